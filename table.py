@@ -42,7 +42,7 @@ from evaluate.measure import (
 )
 from evaluate.names import check_apart
 from evaluate.search import Search, trials_in
-from evaluate.settings import TableConfig, TextsConfig, measure_of, read_settings
+from evaluate.settings import TableConfig, TextConfig, measure_of, read_settings
 from evaluate.store import Row, Store
 from evaluate.text import ratios_view
 from evaluate.workers import TrainingsStopped, train_all
@@ -125,7 +125,7 @@ def table(c: TableConfig, store: Store) -> int:
     if trained:
         at = [f"{job.out.name}={checkpoint.find(job.out, measure.which)}" for job in trained]
         # as checked for all rows: one that is not finished may read less than the others
-        agreed = {"block_size": settings["block_size"]} if isinstance(config, TextsConfig) else {}
+        agreed = {"block_size": settings["block_size"]} if isinstance(config, TextConfig) else {}
         session = measure.open(replace(config, checkpoints=at, **agreed))
         new = measure_runs(measure, session, store, {job.out.name: job.fields for job in jobs})
         store.put([{**common_fields(measure, session.settings), **row} for row in diverged])

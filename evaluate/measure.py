@@ -71,7 +71,7 @@ class Measure(ABC):
     """What is the same for all runs: the flags, the session that they open, and the views of its rows."""
 
     name: str
-    config: type  # a dataclass of its flags, evaluate.settings.TextsConfig or another
+    config: type  # a dataclass of its flags, evaluate.settings.TextConfig or another
     session: type[Session]  # made of an instance of `config`
     definition = 1  # raised by the author when the measure's numbers change their meaning
     which = "last"  # the checkpoint of a run that a table measures: the end of training; "best" has chances

@@ -25,7 +25,7 @@ from evaluate.jobs import ByName, Job, name_of, note_changed_heads, sources_firs
 from evaluate.names import check_apart
 from evaluate.settings import TableConfig
 from evaluate.store import Row, Store
-from evaluate.views import Grid, View
+from evaluate.views import View, table
 from evaluate.workers import train_all
 from training.run import difference
 
@@ -214,7 +214,7 @@ def view(rows: list[Row]) -> View:
     training = rows[0]["training"]
     steps = ", ".join(f"{n:,}" for n in training.get("eval_steps", []) if n <= training.get("max_steps", n))
     when = f"after {steps} steps, the lowest of them" if steps else "at the end of training"
-    return View([Grid(header, body, "pipe"), NOTE.format(when=when)])
+    return View([table(header, body), NOTE.format(when=when)])
 
 
 NOTE = (

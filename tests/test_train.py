@@ -377,7 +377,7 @@ def test_a_resumed_run_keeps_the_digest_of_its_head_that_it_began_with(run, tiny
     assert run(c) == 0
     begun = recorded(c.out_dir, "head_sha256")
     (tmp_path / "mine.py").write_text("# another formula")
-    monkeypatch.setattr(heads, "files_of", lambda name: [tmp_path / "mine.py"])
+    monkeypatch.setattr(heads, "head_files", lambda name: [tmp_path / "mine.py"])
     c.max_steps, c.resume = 3, True
     assert run(c) == 0 and recorded(c.out_dir, "head_sha256") == begun != heads.head_digest("softmax")
 

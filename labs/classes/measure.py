@@ -19,7 +19,7 @@ from evaluate.names import check_apart
 from evaluate.sampling import WEIGHT_DRAWS, weight_draws
 from evaluate.store import Row
 from evaluate.summary import grouped, summarise
-from evaluate.views import Grid, View, problems, sheet_of, with_intervals
+from evaluate.views import View, problems
 from labs.classes.judge import COLUMNS, PUBLISHED, judge_images
 from labs.classes.sets import KINDS, ImageSet, open_images
 from training.run import Degenerate, Run, load_model
@@ -92,13 +92,10 @@ class ClassesMeasure(Measure):
         return opened[0]
 
     def view(self, rows: list[Row]) -> View:
-        sound, listed = [r for r in rows if "problem" not in r], problems(rows)
+        sound = [r for r in rows if "problem" not in r]
         if not sound:
-            return View([listed])
-        summary = summarise_classes(sound)
-        table = Grid.of_columns(COLUMNS, with_intervals(summary, COLUMNS))
-        listed = [f"- {column.title}: {column.what}." for column in COLUMNS] + listed
-        return View([table, *notes(sound), listed], sheet_of(summary, COLUMNS))
+            return View([problems(rows)])
+        return View.of_summary(summarise_classes(sound), COLUMNS, settings_line(sound), problems(rows))
 
 
 MEASURE = ClassesMeasure()
@@ -120,19 +117,9 @@ def summarise_classes(rows: list[Row]) -> list[Row]:
     )
 
 
-def notes(rows: list[Row]) -> list[str]:
-    """The paragraphs under the table."""
-    first, seeds = rows[0], sorted({r["seed"] for r in rows})
-    t, gains = first["training"], {r["training"]["gain"] for r in rows}
-    layers, images = t["trunk_args"].get("layers"), t["train_tokens"]
-    steps = f"{first['step'] * t['batch_size'] / images:.3g} epochs, batch {t['batch_size']}"
-    return [
-        f"{first['settings']['images']}: {images:,} images to train on, a tenth of the train split held out "
-        f"to choose the checkpoint; {first['overlay']}: {steps}, {t['optimizer']} at {t['learning_rate']:g}, "
-        f"{t['dtype']}, network {' '.join(layers.split())}. Some heads have an output bias, others none.",
-        "Gain: each row's own. Heads differ by the gain of their logits before they differ by anything else; "
-        + ("all rows here have the same, NOT tuned." if len(gains) == 1 else "--search tunes it."),
-        f"Mean of the seeds {', '.join(map(str, seeds))} ± half of its 95% interval, Student's t. * marks "
-        "the rows that cannot be told from the best: paired one-sided t-tests with Holm's correction, alpha "
-        ".05; a row of fewer than 3 seeds is never marked. The document's are of one training each.",
-    ]
+def settings_line(rows: list[Row]) -> str:
+    """What all rows share."""
+    t = rows[0]["training"]
+    keys = ("trunk_args", "batch_size", "optimizer", "learning_rate", "dtype")
+    images = f"images {rows[0]['settings']['images']}, of them to train on {t['train_tokens']:,}"
+    return ", ".join([images, f"steps {rows[0]['step']}", *(f"{key} {t[key]}" for key in keys)])

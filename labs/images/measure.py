@@ -38,7 +38,7 @@ from evaluate.scoring import score
 from evaluate.settings import run_seed
 from evaluate.store import Row
 from evaluate.summary import grouped
-from evaluate.views import Grid, View, mean, problems, samples_file
+from evaluate.views import View, mean, problems, samples_file, table
 from labs.classes.sets import ImageSet
 from labs.classes.task import CLASSES
 from labs.images import Guidance
@@ -260,7 +260,7 @@ class ImagesMeasure(Measure):
         references = [r for r in rows if r.get("reference")]
         drawn += [[r["name"], "", *(f"{r[k]:.4g}" for k in TITLES)] for r in references]
         head = ["", "runs", "bits a code", "bits a pixel", "bits a code, eps"]
-        tables = [Grid(head, held_out), Grid(["", "guidance", *TITLES.values()], drawn)]
+        tables = [table(head, held_out), table(["", "guidance", *TITLES.values()], drawn)]
         return View([*tables, explained(rows), problems(rows)])
 
 

@@ -9,11 +9,11 @@ import torch
 
 from common.files import replacing
 from evaluate.sampling import WEIGHT_DRAWS
-from evaluate.settings import NEIGHBOURS
 from heads import OutputHead
 from labs.classes.sets import Images
 from model import LanguageModel
 
+NEIGHBOURS = 3  # k of the manifolds of images
 BATCH = 500  # images, or rows of distances, at a time
 
 

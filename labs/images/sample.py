@@ -26,7 +26,7 @@ from common.config import Dtype, Positive, Seed, cli, read
 from common.device import float64_device, get_device, get_dtype, settle_dtype
 from common.errors import UserError
 from common.files import check_writable, replacing
-from evaluate.decoding import Decoding, drawn_by
+from evaluate.decoding import Decoding, decoding_flags
 from evaluate.sampling import weight_draws
 from labs.images import Guidance
 from labs.images.guidance import sample_codes, what_is_drawn
@@ -107,7 +107,7 @@ def main(argv: list[str]) -> int:
     labels = labels_of(c, layout)
     print(
         f"{ckpt.path}: step {ckpt.progress.step}, head {ckpt.config.head}; guidance {c.cfg:g}, "
-        f"{drawn_by(c)}, seed {c.seed}; "
+        f"{decoding_flags(c)}, seed {c.seed}; "
         f"{dtype.name}: {dtype.reason}",
         file=sys.stderr,
     )

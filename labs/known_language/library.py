@@ -10,8 +10,15 @@ import numpy as np
 import torch
 
 # by the package's name: installed, no module of ours is called `evaluation` beside other people's
-from nanoheads.evaluate.metrics import EVERY, NUCLEUS, Calibration, Recovery
-from nanoheads.evaluate.windows import document_windows, positions_of, read_windows
+from nanoheads.evaluate.metrics import (
+    EVERY,
+    NUCLEUS,
+    Calibration,
+    Recovery,
+    document_windows,
+    positions_of,
+    read_windows,
+)
 from nanoheads.labs.sequences.questions import KINDS, questions
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -278,7 +285,7 @@ def normalise(log_p: Tensor, at: np.ndarray) -> Tensor:
 
 
 def nucleus(p: Tensor) -> Tensor:
-    """The tokens (n, V) that sampling with top_p = NUCLEUS can draw (evaluate.truncation.top_p)."""
+    """The tokens (n, V) that sampling with top_p = NUCLEUS can draw (evaluate.decoding.top_p)."""
     ordered, at = p.sort(descending=True, stable=True)
     ordered = ordered / ordered.sum(1, keepdim=True)
     beyond = ordered.cumsum(1) - ordered >= NUCLEUS

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from common.device import autocast
-from evaluate.scoring import scored
+from evaluate.scoring import score_windows
 from heads import Weights
 from labs.orders.readers import reader_of
 from labs.orders.trunk import MASKED, along, hide
@@ -72,7 +72,7 @@ def middle_bits(asker: Asker, windows: np.ndarray, gap: int, given: int = 0) -> 
             return _last(along(tokens, path, size.vocab_size, size.block_size), gap)
 
         plan = list(range(len(windows) * (ROUNDS if asker.order == MASKED else 1)))
-        s = scored(asker.model, plan, read, asker.draws, asker.device, asker.dtype)
+        s = score_windows(asker.model, plan, read, asker.draws, asker.device, asker.dtype)
         return float(s.nll / s.tokens / np.log(2))
 
     return {side: bits(side) for side in sides}

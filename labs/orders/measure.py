@@ -24,6 +24,7 @@ from itertools import product
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 
 from common.config import Dtype, Field, Natural, Positive, Seed
@@ -40,7 +41,7 @@ from evaluate.scoring import score
 from evaluate.settings import run_seed
 from evaluate.store import Row
 from evaluate.summary import grouped
-from evaluate.views import Grid, View, mean, problems
+from evaluate.views import View, mean, problems, table
 from labs.orders.asking import Asker, divergence, middle_bits
 from labs.orders.filling import surest_first
 from labs.orders.readers import reader_of
@@ -205,7 +206,7 @@ class OrdersMeasure(Measure):
         truth, sound = judgements(rows), [r for r in rows if "problem" not in r]
         samplers = [sampler_table(sound, truth)] if any("samplers" in r for r in sound) else []
         note = ["Mean ± half of the 95% interval: Student's t over the runs."]
-        return View([*tables(sound, truth), *samplers, *note, *problems(rows)])
+        return View([*tables(sound, truth), *samplers, *note, problems(rows)])
 
 
 def check_gaps(c: OrdersConfig, length: int) -> None:
@@ -218,7 +219,7 @@ def no_truth(corpus: str, length: int) -> UserError:
     return UserError(f"--samplers: nobody knows the truth of {corpus} in windows of {length} tokens")
 
 
-def tables(rows: list[Row], truth: dict[str, float]) -> list[Grid]:
+def tables(rows: list[Row], truth: dict[str, float]) -> list[pd.DataFrame]:
     """Perplexities and middles, then the distances to the truth: a line for each training, and one for the
     truth's own nll."""
     beginnings = ("ppl", "nll", "left_", "both_", "kl_")
@@ -234,7 +235,7 @@ def tables(rows: list[Row], truth: dict[str, float]) -> list[Grid]:
         if "nll" in truth and whole:
             lines.append(["truth", "", *(mean([truth["nll"]]) if k in whole else "" for k in part)])
         if part:
-            out.append(Grid(["", "runs", *(k.replace("_", " ") for k in part)], lines))
+            out.append(table(["", "runs", *(k.replace("_", " ") for k in part)], lines))
     return out
 
 
@@ -243,7 +244,7 @@ def judgements(rows: list[Row]) -> dict[str, float]:
     return next((r["judgements"] for r in rows if r.get("reference")), {})
 
 
-def sampler_table(rows: list[Row], truth: dict[str, float]) -> Grid:
+def sampler_table(rows: list[Row], truth: dict[str, float]) -> pd.DataFrame:
     judged, lines = [k for k in truth if k not in ("judged", "nll")], []
     keys = ["rounds", "evaluations", "tokens_a_pass", "ms_a_token", *judged, "judged"]
     for name, runs in grouped(rows).items():
@@ -251,7 +252,7 @@ def sampler_table(rows: list[Row], truth: dict[str, float]) -> Grid:
             timed = [p | {"ms_a_token": 1000 * p["seconds_a_token"]} for p in same]
             lines.append([name, same[0]["sampler"], *(mean([p[k] for p in timed if k in p]) for k in keys)])
     lines.append(["truth", "", "", "", "", "", *(f"{truth[k]:.4g}" for k in (*judged, "judged"))])
-    return Grid(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
+    return table(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
 
 
 MEASURE = OrdersMeasure()

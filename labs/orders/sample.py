@@ -26,9 +26,8 @@ from common.device import float64_device, get_device, get_dtype, settle_dtype
 from common.errors import UserError
 from common.files import for_screen
 from data.corpus import tokenizer_of
-from evaluate.decoding import Decoding, drawn_by
+from evaluate.decoding import Decoding, decoding_flags, truncate
 from evaluate.sampling import weight_draws
-from evaluate.truncation import truncate
 from labs.orders import gaps
 from labs.orders.asking import Asker
 from labs.orders.filling import Filled, burst, diffusion, in_order, speculative, surest_first
@@ -83,7 +82,7 @@ def main(argv: list[str]) -> int:
     reader = reader_of(model, text, draws, partial(truncate, c=c), dtype.name)
     asker = Asker(model, draws, device, dtype.name)
     fill = filler(c, asker.order, asker.fills)
-    print(f"{ckpt.path}: {drawn_by(c)}, seed {c.seed}; {dtype.name}: {dtype.reason}", file=sys.stderr)
+    print(f"{ckpt.path}: {decoding_flags(c)}, seed {c.seed}; {dtype.name}: {dtype.reason}", file=sys.stderr)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
     if c.density:
         print(gaps.density_table(reader, tokenizer, c.top))

@@ -25,13 +25,12 @@ from data.tokenizers import ids_of
 from data.tokens import open_tokens
 from evaluate import metrics
 from evaluate.columns import Column
-from evaluate.diversity import SPACED
-from evaluate.sampling import WEIGHT_DRAWS
+from evaluate.diversity import SPACED, cut
+from evaluate.sampling import WEIGHT_DRAWS, held_out_prompts
 from evaluate.scoring import windows
 from evaluate.settings import Settings
 from evaluate.statistics import half_sampling_interval
-from evaluate.text_numbers import Data
-from evaluate.texts import cut, decode, held_out_prompts
+from evaluate.text_numbers import Data, decode
 from training.checkpoint import find, is_run, weights_digest
 from training.run import load_model
 

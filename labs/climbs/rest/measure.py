@@ -35,7 +35,7 @@ from evaluate.sampling import WEIGHT_DRAWS, weight_draws
 from evaluate.settings import run_seed
 from evaluate.store import Row
 from evaluate.summary import grouped
-from evaluate.views import Grid, View, mean, problems
+from evaluate.views import View, mean, problems, table
 from labs.climbs.rates import RATES
 from labs.climbs.rest.figure import (
     Panel,
@@ -221,7 +221,7 @@ class RestMeasure(Measure):
                 errors = [run["parts"][part] for run in runs]
                 means = (mean([e[c] for e in errors if c in e]) for c in COLUMNS)
                 lines.append([name, str(len(runs)), *means])
-            tables.append(Grid([f"known: {part}", "runs", *COLUMNS], lines))
+            tables.append(table([f"known: {part}", "runs", *COLUMNS], lines))
         return View([*tables, problems(rows)])
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:

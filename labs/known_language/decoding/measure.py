@@ -30,15 +30,14 @@ from common.errors import UserError
 from common.log import Progress
 from data.held_out import HeldOut, Truth
 from evaluate.checks import check_comparable, check_planned, open_split
-from evaluate.decoding import Decoding
+from evaluate.decoding import Decoding, truncate
 from evaluate.measure import Measure, NamedRun, Session, open_runs
+from evaluate.metrics import Window, document_windows
 from evaluate.sampling import weight_draws
 from evaluate.scoring import document_blocks, spread, truth_blocks
 from evaluate.store import Row
 from evaluate.summary import grouped
-from evaluate.truncation import truncate
-from evaluate.views import Grid, View, mean, problems
-from evaluate.windows import Window, document_windows
+from evaluate.views import View, mean, problems, table
 from labs.known_language.grammar.truth import KIND
 from model import context
 from training.run import Degenerate, load_model
@@ -245,7 +244,7 @@ class DecodingMeasure(Measure):
             for t in temperatures:
                 each = [*groups.items(), ("truth", truth)]
                 lines = [line for name, g in each for line in best_lines(name, g, t)]
-                parts += [f"### After temperature {t:g}", Grid(head, lines, "numbers")]
+                parts += [f"### After temperature {t:g}", table(head, lines)]
             samplers = [("temperature", 1.0), *((s, t) for t in temperatures for s in cuts)]
             for share in SHARES:
                 h = share * truth.values(truth.of("none", 1.0)[0], "entropy")[0]
@@ -254,7 +253,7 @@ class DecodingMeasure(Measure):
                     for s, t in samplers
                 ]
                 title = f"### TV where {share:.0%} of the truth's entropy is left, {h:.3f} nats"
-                parts += [title, Grid(["", *groups], lines, "numbers")]
+                parts += [title, table(["", *groups], lines)]
         return View([*parts, problems(rows)])
 
 

@@ -10,11 +10,10 @@ import torch
 from common.errors import UserError
 from data.corpus import prepared
 from data.held_out import open_held_out
-from evaluate.decoding import Decoding
+from evaluate.decoding import Decoding, truncate
+from evaluate.metrics import document_windows
 from evaluate.scoring import document_blocks
 from evaluate.store import Store
-from evaluate.truncation import truncate
-from evaluate.windows import document_windows
 from labs.known_language.decoding.measure import (
     ALONE,
     NUMBERS,

@@ -20,13 +20,13 @@ from data.tokens import open_tokens
 from evaluate import scoring, text_numbers
 from evaluate.columns import TRUTH
 from evaluate.find import find_measure
-from evaluate.scoring import described, document_blocks, recover
+from evaluate.metrics import document_windows, training_windows
+from evaluate.scoring import document_blocks, recover, recovery_numbers
 from evaluate.settings import PaperConfig, TableConfig, read_settings
 from evaluate.store import Store
 from evaluate.text import TextMeasure
 from evaluate.text_numbers import validity
 from evaluate.text_task import TRUTH_WINDOWS
-from evaluate.windows import document_windows, training_windows
 from labs.known_language.grammar import prepare as grammar
 from labs.known_language.grammar.grammar import RULES, build_language, places
 from labs.known_language.grammar.machine import UNKNOWN, Machine
@@ -320,7 +320,7 @@ def test_the_log_of_a_run_has_the_masses(run, folder):
     model, _ = load_model(run, "last")
     plan = training_windows(np.flatnonzero(train.ids == train.truth.end), 64)[:TRUTH_WINDOWS]
     blocks = document_blocks(model, train.ids, plan, model.head.draws(4, 0), "cpu", "float32")
-    found = described(recover(blocks, train.ids, train.truth), "train_")
+    found = recovery_numbers(recover(blocks, train.ids, train.truth), "train_")
     assert found["train_document_tokens"] > 1000 and found["train_nll"] < last["document_nll"]
     for key in ("train_nll", "train_kl_truth_model", "train_alternatives", "train_alternatives_q50"):
         assert last[key] == pytest.approx(found[key], rel=1e-4), key

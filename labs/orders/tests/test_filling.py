@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from evaluate.decoding import Decoding
-from evaluate.truncation import truncate
+from evaluate.decoding import Decoding, truncate
 from labs.orders.filling import burst, diffusion, one_by_one, random_places, speculative, surest_first
 from labs.orders.readers import MaskedReader, Reader, reader_of
 from labs.orders.tests.test_trunk import V, log_p, model_of

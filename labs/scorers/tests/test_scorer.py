@@ -14,9 +14,10 @@ from common.errors import UserError
 from data.corpus import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main
+from evaluate.diversity import cut
 from evaluate.names import REFERENCES
+from evaluate.sampling import held_out_prompts
 from evaluate.store import Store
-from evaluate.texts import cut, held_out_prompts
 from evaluate.views import read_texts, samples_file
 from labs.scorers import scorer as scorers
 from labs.scorers.scorer import continuation_nll, features, generative_perplexity, open_scorer

@@ -22,7 +22,7 @@ from evaluate.checks import check_comparable, check_planned, open_split
 from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.sampling import WEIGHT_DRAWS, weight_draws
 from evaluate.store import Row
-from evaluate.views import Grid, View, problems
+from evaluate.views import View, problems, table
 from labs.climbs.rest.figure import has_arrays, read_arrays, shade, write_arrays
 from labs.climbs.rest.rest import density
 from labs.orders.asking import Asker
@@ -126,7 +126,7 @@ class WalkMeasure(Measure):
         lines = [
             [row["name"], *(f"{row[key]:.4g}" if key in row else "-" for key in COLUMNS)] for row in measured
         ]
-        return View([Grid(["", *COLUMNS.values()], lines), problems(rows)])
+        return View([table(["", *COLUMNS.values()], lines), problems(rows)])
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
         """OUT.png: the exact density, the split's, and that of each run that has its arrays."""

@@ -29,11 +29,10 @@ from data.tokenizers import (
     read_tokenizer,
     train_bpe,
 )
-from evaluate.decoding import Decoding
+from evaluate.decoding import Decoding, truncate
 from evaluate.metrics import bits_per_byte, perplexity
 from evaluate.scoring import score
 from evaluate.store import Store
-from evaluate.truncation import truncate
 from labs.transformers import card, export
 from labs.transformers.tests.exports import cache_of_code, exported, loaded, ones, texts, write_run  # noqa: F401
 from sample import generate
