@@ -82,7 +82,7 @@ class Playground:
         words = [
             {
                 "text": added([*ids, i], self.tokenizer)[-1],
-                "then": self.tokenizer.decode([*ids, i]),
+                "then": self.tokenizer.decode([*ids_of(text, self.tokenizer), i]),
                 "p": [float(f"{value:.4g}") for value in p[i]],
             }
             for i in likely.tolist()
@@ -122,8 +122,8 @@ class Playground:
         return env.get_template("serve.html").render(players=self.players, start=self.start)
 
 
-def serve(playground: Playground, port: int) -> None:
-    """Serves the page until Ctrl-C. OSError if the port is taken; 0 is any free one."""
+def make_server(playground: Playground, port: int) -> ThreadingHTTPServer:
+    """The server of the page, on this machine alone. OSError if the port is taken; 0 is any free one."""
     page = playground.page().encode()
 
     class Handler(BaseHTTPRequestHandler):
@@ -163,7 +163,12 @@ def serve(playground: Playground, port: int) -> None:
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing: the terminal is the user's."""
 
-    with ThreadingHTTPServer((HOST, port), Handler) as server:
+    return ThreadingHTTPServer((HOST, port), Handler)
+
+
+def serve(playground: Playground, port: int) -> None:
+    """Serves the page until Ctrl-C."""
+    with make_server(playground, port) as server:
         print(f"http://{HOST}:{server.server_port}  (Ctrl-C ends it)", flush=True)
         try:
             server.serve_forever()
