@@ -78,22 +78,22 @@ def main() -> None:
     sys.path.insert(0, str(HERE))
     from common.config import cli
 
-    cli(run)()
+    cli(run)
 
 
-def run(argv: list[str]) -> None:
+def run(argv: list[str]) -> int:
     """Runs the command that the first argument names, as a program of its own."""
     name, *arguments = argv or ["--help"]
     if name in ("-h", "--help"):
         print(__doc__.replace("COMMANDS\n", grouped() + "\n"))
-        return
+        return 0
     if name == "prepare" and arguments[:1] in ([], ["-h"], ["--help"]):
         print("nanoheads prepare CORPUS [--key=value ...]: the token files of a corpus\n")
         print(described(CORPORA).replace("nanoheads ", "nanoheads prepare "))
-        return
+        return 0
     if name == "--version":
         print(f"nanoheads {__version__}")
-        return
+        return 0
     if [name, *arguments[:1]] == ["truth", "score"]:
         name, *arguments = "truth score", *arguments[1:]
     kind, known = "command", COMMANDS | PROGRAMS
@@ -105,6 +105,7 @@ def run(argv: list[str]) -> None:
         raise ValueError(f"unknown {kind} {name!r}: use {plain}")
     sys.argv = [str(known[name]), *arguments]
     runpy.run_path(str(known[name]), run_name="__main__")
+    return 0
 
 
 if __name__ == "__main__":

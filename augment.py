@@ -7,11 +7,6 @@ At each, the teacher's k most probable tokens are candidates, and those whose pe
 stay. The true token stays, unless `keep_true` is False. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
 """
 
-from common.door import Program
-from config.defaults import TrainConfig
-
-program = Program(__name__, __doc__, TrainConfig)
-
 import hashlib
 import os
 from collections.abc import Callable
@@ -25,11 +20,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.config import cli
+from common.config import cli, read
 from common.device import autocast, get_device, get_dtype, settle_dtype
 from common.errors import UserError
 from common.files import lock_of, locked, write_json
 from common.log import Progress
+from config.defaults import TrainConfig
 from data.batches import Windows
 from data.labels import (
     MAGIC,
@@ -45,9 +41,11 @@ from data.labels import (
 )
 from data.prepared import prepared
 from data.tokens import TokenFile, open_tokens
-from heads import Head, Targets
+from heads import Head, Targets, find_head
+from model import Trunk, sketch
 from training.checkpoint import load_model, weights_digest
 from training.resume import refuse_other_tokens
+from training.task import settled
 
 
 class Teacher:
@@ -253,6 +251,10 @@ def _done(part: Path, record: np.dtype, windows: int, batch: int) -> int:
     return whole if whole == windows else whole // batch * batch
 
 
+def label_settings(c: TrainConfig) -> LabelSettings:
+    return LabelSettings(c.candidates, c.positions, c.ppl_threshold, c.ppl_form, c.seed)
+
+
 class Labels:
     """What the loss is trained towards: the head's own targets, or a teacher's proposals as labels.
 
@@ -272,14 +274,22 @@ class Labels:
         self.source: LabelStore | Online | None = None
         self.teacher, self.teacher_weights = None, None  # what the labels depend on, as digests
         if config.labels != "true":
+            if type(sketch(vars(config))).arrange is not Trunk.arrange:
+                raise UserError(
+                    f"labels = {config.labels!r}: trunk = {config.trunk!r} does not predict the next token"
+                )
+            if not find_head(config.head).multi_label:
+                raise UserError(
+                    f"labels = {config.labels!r}: the head {config.head!r} takes the true token alone"
+                )
             info, block = tokens.info, config.block_size
             words = info["tokenizer"], info["fingerprint"]
             teacher = Teacher(config.teacher, *words, block, device, config.dtype)
             self.teacher, self.teacher_weights = teacher.fingerprint, teacher.weights_sha256
             if config.label_store:
-                self.source = first(lambda: build_store(tokens, teacher, block, config.label_settings()))
+                self.source = first(lambda: build_store(tokens, teacher, block, label_settings(config)))
             else:
-                self.source = Online(teacher, config.label_settings())
+                self.source = Online(teacher, label_settings(config))
         self.online = isinstance(self.source, Online)
 
     def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets:
@@ -291,9 +301,9 @@ class Labels:
         return make_targets(y, proposals, c.labels == "soft", c.label_weight, c.keep_true)
 
 
-@program
-def main(config: TrainConfig) -> int:
+def main(argv: list[str]) -> int:
     """Builds the label store of a training configuration."""
+    config = settled(read(TrainConfig, argv, __doc__))
     if config.labels == "true":
         raise UserError(
             "labels = 'true': this configuration has no proposals to store; give one that has, such as "
@@ -313,4 +323,4 @@ def main(config: TrainConfig) -> int:
 
 
 if __name__ == "__main__":
-    cli(main)()
+    cli(main)

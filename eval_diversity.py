@@ -21,20 +21,15 @@ Human text is the standard: beside each value stands its distance to human.
 prompts scored along. Its own defaults are the last lines of the help.
 """
 
-from common.door import Program
-from evaluate.settings import EvaluationConfig, PaperConfig
-
-program = Program(__name__, __doc__, PaperConfig, "scipy", "tabulate", "sacrebleu", "matplotlib")
-
 from common.config import cli
 from evaluate.measure import evaluate
+from evaluate.settings import PaperConfig, read_settings
 from evaluate.text import TextMeasure
 
 
-@program
-def main(c: EvaluationConfig) -> int:
-    return evaluate(TextMeasure(), c)
+def main(argv: list[str]) -> int:
+    return evaluate(TextMeasure(), read_settings(PaperConfig, argv, __doc__))
 
 
 if __name__ == "__main__":
-    cli(main)()
+    cli(main)

@@ -17,10 +17,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from common.door import Program
+from common.config import Dtype, Natural, Positive, Seed, cli, read
+from common.device import get_device, settle_dtype
 from common.errors import UserError
-from common.files import check_writable
-from common.values import Dtype, Natural, Positive, Seed
+from common.files import beside, check_writable, replacing
+from data.held_out import HeldOut
+from data.prepared import tokenizer_of
+from evaluate.checks import check_comparable, check_text, open_split
+from evaluate.measure import NamedRun, open_runs
+from evaluate.report.about import opening
+from evaluate.report.page import render
+from evaluate.report.runs import ReportedRuns, SamplingSettings, examine, spread_places
+from evaluate.report.tables import open_table, table_path
+from evaluate.store import Row, Store
+from evaluate.text import TextMeasure
+from evaluate.texts import held_out_prompts
+from model import context
 
 
 @dataclass
@@ -40,29 +52,6 @@ class ReportConfig:
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
     # fmt: on
-
-    def check(self) -> None:
-        """UserError naming the value that cannot work."""
-        check_writable(Path(self.out))
-
-
-program = Program(__name__, __doc__, ReportConfig, "jinja2", "scipy", "tabulate", "matplotlib", "sacrebleu")
-
-from common.config import cli
-from common.device import get_device, settle_dtype
-from common.files import beside, replacing
-from data.held_out import HeldOut
-from data.prepared import tokenizer_of
-from evaluate.checks import check_comparable, check_text, open_split
-from evaluate.measure import NamedRun, open_runs
-from evaluate.report.about import opening
-from evaluate.report.page import render
-from evaluate.report.runs import ReportedRuns, SamplingSettings, examine, spread_places
-from evaluate.report.tables import open_table, table_path
-from evaluate.store import Row, Store
-from evaluate.text import TextMeasure
-from evaluate.texts import held_out_prompts
-from model import context
 
 
 def apart(shown: list[str]) -> tuple[list[Path], list[NamedRun]]:
@@ -112,8 +101,9 @@ def examined(c: ReportConfig, runs: list[NamedRun], split: HeldOut) -> ReportedR
     return examine(runs, split, tokenizer_of(runs[0].ckpt), prompts, places, settings)
 
 
-@program
-def main(c: ReportConfig) -> int:
+def main(argv: list[str]) -> int:
+    c = read(ReportConfig, argv, __doc__)
+    check_writable(Path(c.out))
     names, runs = apart(c.shown)
     c, split = opened(c, runs, names) if runs else (c, None)
     tables = [open_table(name, c.prompts) for name in names]
@@ -129,4 +119,4 @@ def main(c: ReportConfig) -> int:
 
 
 if __name__ == "__main__":
-    cli(main)()
+    cli(main)

@@ -8,14 +8,25 @@ projection is Bayesian.
 """
 
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from common.door import Program
+import torch
+
+from common.config import Dtype, Positive, Seed, Text, cli, read
+from common.device import Precision, autocast, float64_device, get_device, get_dtype, settle_dtype
 from common.errors import UserError
-from common.values import Dtype, Positive, Seed, Text
+from common.files import for_screen, read_text
+from data.prepared import sampler_of, tokenizer_of
+from data.tokenizers import Tokenizer, ids_of
 from evaluate.decoding import Decoding, drawn_by
+from evaluate.sampling import entropies, generate, weight_draws
+from heads import Weights
+from model import LanguageModel
+from training.checkpoint import Checkpoint, Degenerate, load_model
 
 
 @dataclass(frozen=True)
@@ -39,30 +50,11 @@ class SampleConfig(Decoding):
     no_cache: bool = False          # read the whole context for every token (slow; for comparison)
     # fmt: on
 
-    def check(self) -> None:
-        """UserError naming the value that cannot work."""
+    def __post_init__(self) -> None:
         if self.infill:
             raise UserError("infill: python labs/orders/sample.py fills in gaps")
         if self.prompts and self.prompt != SampleConfig.prompt:
             raise UserError(f"prompt = {self.prompt!r}, prompts = {self.prompts!r}: give one of the two")
-
-
-program = Program(__name__, __doc__, SampleConfig)
-
-import time
-from collections.abc import Sequence
-
-import torch
-
-from common.config import cli
-from common.device import Precision, autocast, float64_device, get_device, get_dtype, settle_dtype
-from common.files import for_screen, read_text
-from data.prepared import sampler_of, tokenizer_of
-from data.tokenizers import Tokenizer, ids_of
-from evaluate.sampling import entropies, generate, weight_draws
-from heads import Weights
-from model import LanguageModel
-from training.checkpoint import Checkpoint, Degenerate, load_model
 
 
 def written(tokenizer: Tokenizer, prompt: list[int], new: list[int], stop: str) -> tuple[str, bool]:
@@ -133,8 +125,8 @@ def introduce(c: SampleConfig, ckpt: Checkpoint, dtype: Precision, draws: Sequen
     )
 
 
-@program
-def main(c: SampleConfig) -> int:
+def main(argv: list[str]) -> int:
+    c = read(SampleConfig, argv, __doc__)
     device = get_device(c.device)
     dtype = settle_dtype(c.dtype, device)
     model, ckpt = load_model(c.checkpoint, c.which, device, get_dtype(dtype.name))
@@ -208,4 +200,4 @@ def write_uncertainty(tokenizer: Tokenizer, ids: list[int], parts: list[list[flo
 
 
 if __name__ == "__main__":
-    cli(main)()
+    cli(main)

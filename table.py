@@ -18,18 +18,12 @@ Hours of work: stop it with Ctrl-C or SIGTERM, its trainings save; the same comm
 machines: --commands, see docs/several_machines.md.
 """
 
-from common.door import Program
-from evaluate.settings import Measuring, TableConfig, TextsConfig
-
-program = Program(__name__, __doc__, TableConfig, "scipy", "tabulate", "sacrebleu", "matplotlib")
-
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common.config import cli
-from common.door import read
+from common.config import cli, read
 from common.errors import UserError, reading
 from common.files import beside
 from evaluate import search
@@ -66,6 +60,7 @@ from evaluate.search import (
     trials_in,
     trials_of,
 )
+from evaluate.settings import TableConfig, TextsConfig, measure_of, read_settings
 from evaluate.store import Row, Store
 from evaluate.text import ratios_view
 from evaluate.workers import TrainingsStopped, train_all
@@ -260,7 +255,7 @@ def trained(runs: list[Run], done: set[str], rows: dict[str, Row], c: TableConfi
 
 def config_of_measure(measure: Measure, c: TableConfig, runs: list[str]) -> Any:
     """The measure's own configuration. UserError for a flag in `evaluate` that it does not take."""
-    return read(measure.config, [*runs, *split(c.evaluate), f"--out={Path(c.results) / c.name}"])
+    return read_settings(measure.config, [*runs, *split(c.evaluate), f"--out={Path(c.results) / c.name}"])
 
 
 def searched(c: TableConfig, store: Store) -> int:
@@ -280,10 +275,13 @@ def searched(c: TableConfig, store: Store) -> int:
     return 0
 
 
-@program
-def main(c: TableConfig | Measuring) -> int:
-    if isinstance(c, Measuring):
-        return evaluate(c.measure, c.config)
+def main(argv: list[str]) -> int:
+    measure, rest = measure_of(argv)
+    if measure:
+        return evaluate(measure, read_settings(measure.config, rest, __doc__))
+    c = read(TableConfig, argv, __doc__)
+    if not c.rows:
+        raise UserError("rows: give the file that has them, such as config/tables/heads.py")
     store = Store.beside(Path(c.results) / c.name)
     try:
         return searched(c, store) if c.search else table(c, store)
@@ -293,4 +291,4 @@ def main(c: TableConfig | Measuring) -> int:
 
 
 if __name__ == "__main__":
-    cli(main)()
+    cli(main)

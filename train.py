@@ -17,13 +17,6 @@ import os
 # spends a tenth less on page faults. torch reads this once
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
-from common.door import Program
-from common.places import heads
-from config.defaults import TrainConfig
-
-about = __doc__ + "\n    # heads.HEADS: " + ", ".join(heads())
-program = Program(__name__, about, TrainConfig)
-
 import contextlib
 import math
 import signal
@@ -38,13 +31,16 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
-from common.config import cli, completed
+from common.config import cli, completed, read
 from common.device import autocast, flops_per_token, peak_flops
 from common.errors import UserError
 from common.log import Log, duration, start_wandb
+from common.places import heads
+from config.defaults import TrainConfig
 from data.batches import Loader, windows_at_a_time
 from data.tokenizers import tokenizer_name
-from heads import head_changed, head_digest
+from heads import head_changed, head_digest, named_head
+from model import sketch
 from training import checkpoint
 from training.distributed import Processes, end_with_table, on_stop
 from training.evaluator import Evaluator, Interrupted, derived_seed
@@ -60,7 +56,7 @@ from training.resume import (
     start_from,
 )
 from training.spent import spent_by
-from training.task import task_of
+from training.task import settled, task_of
 
 SMALLEST_SCALE = 1.0  # of a float16 run's loss: a gradient that overflows even so is too large for float16
 STOPPING = b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since then\n"
@@ -70,9 +66,9 @@ class Diverged(RuntimeError):
     """The loss or the gradient is not a finite number."""
 
 
-@program
-def main(config: TrainConfig) -> int:
+def main(argv: list[str]) -> int:
     """Trains, and leaves a run in out_dir; the exit code."""
+    config = settled(read(TrainConfig, argv, f"{__doc__}\n    # heads.HEADS: {', '.join(heads())}"))
     end_with_table()
     procs = Processes(config.device)
     out = Path(config.out_dir)
@@ -103,6 +99,8 @@ def refuse_before_data(config: TrainConfig, procs: Processes) -> None:
             f"{out} holds a run already: --resume {out} goes on with it, --out_dir=... starts another, or "
             "delete it"
         )
+    named_head(config.head, 257, config.head_args)
+    sketch(vars(config))
     windows_at_a_time(config.batch_size, config.micro_batch, procs.world)
     begins_from = "" if config.resume else config.init_from  # a resumed run reads those weights no more
     for name in (begins_from, config.teacher if config.labels != "true" else ""):
@@ -414,4 +412,4 @@ class Trainer:
 
 
 if __name__ == "__main__":
-    cli(main)()
+    cli(main)

@@ -32,7 +32,7 @@ import torch
 import evaluate.text_task
 import train
 from bench.timing import Served, arguments, dtypes, median, nanogpt, peak_mb, serve, skipped, turns, write
-from common.config import configure
+from common.config import read
 from common.device import autocast, flops_per_token, peak_flops
 from common.files import write_json
 from data.batches import batch_indices
@@ -58,7 +58,7 @@ class Ours:
     """A Trainer on the first windows of a prepared folder."""
 
     def __init__(self, row: str, size: str, device: str, folder: Path, teacher: Path, **changes):
-        config = configure(train.TrainConfig, [str(Path(__file__).parents[1] / "config" / f"{row}.py")])
+        config = read(train.TrainConfig, [str(Path(__file__).parents[1] / "config" / f"{row}.py")])
         settings = dict(
             SIZES[size],
             name=row,
@@ -72,7 +72,6 @@ class Ours:
         )
         for key, value in {**settings, **changes}.items():
             setattr(config, key, value)
-        config.check()
         self.trainer = train.Trainer(config, Processes(device))
         self.trainer.model.train()
         self.losses: list[torch.Tensor] = []

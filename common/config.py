@@ -1,44 +1,169 @@
-"""The command line of every command: a dataclass of defaults < config files in order < --key=value flags.
+"""A program's configuration, and its door.
 
-The dataclass says all that a command takes: a field is a flag, `--key=value` or `--key value`, and a field
-without a default is a positional argument. A dataclass without those takes config files. A config file holds
-lines `key = literal` and comments, nothing else: it is parsed, never executed. pydantic checks each value
-against the type of its field (common/values.py). All problems are gathered into one UserError. Every command
-is wrapped by `cli`, which turns a user's mistake into one line.
+    config = read(TrainConfig, argv, __doc__)   a dataclass of defaults < config files in order < flags
+    cli(main)                                   runs main(argv): a user's mistake is a line, and exit code 2
+
+The dataclass says all that a program takes. A field is a flag, `--key=value` or `--key value`; a field
+without a default is a positional argument. A dataclass without such fields takes config files: lines
+`key = literal` and comments, which are parsed, never executed. A run's folder stands for the file of its
+configuration. The type of a field decides what its value may be (pydantic); `__post_init__` refuses values
+that cannot stand together.
 """
 
 import ast
 import contextlib
 import functools
 import inspect
+import json
 import keyword
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_origin
+from typing import Annotated, Any, Literal, NotRequired, TypeVar, get_origin
 
-from common.errors import UserError, mistake, printable, reading
-from common.names import check_name
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from common.errors import CONTROL, UserError, mistake, printable, reading
 from common.places import INSTALLED, called, find, translated
-from common.values import Text, typed
 
 T = TypeVar("T")
-LINE = 1200  # characters of an error
-SIGPIPE = getattr(signal, "SIGPIPE", 13)  # Windows has none
+
+# -----------------------------------------------------------------------------
+# Types of fields
+
+
+def _rising(limits: list[float]) -> list[float]:
+    if limits != sorted({*limits}):
+        raise ValueError("give [lowest, highest]")
+    return limits
+
+
+LARGEST = 1e30  # float32 holds it, and many times as much
+NAME = r"[\w(][\w .,:+=()$%^&'-]{0,149}"
+
+Text = Annotated[str, Field(description="no path")]  # in a plain str "~/" is the home folder
+Name = Annotated[str, Field(pattern=f"^{NAME}$")]  # a part of paths, a cell of tables, a title of figures
+RowName = Annotated[str, Field(pattern=f"^({NAME})?$")]  # "" where there is none
+Positive = Annotated[int, Field(ge=1, lt=2**63)]
+Natural = Annotated[int, Field(ge=0, lt=2**63)]
+Seed = Natural  # torch takes none above, numpy none below
+AtLeast2 = Annotated[int, Field(ge=2, lt=2**63)]
+AtMost100 = Annotated[int, Field(ge=1, le=100)]
+Draws = AtMost100  # of weights, each as large as the embedding
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
+Above0 = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+PositiveShare = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]  # such as top_p's mass
+Limits = Annotated[list[Above0], Field(min_length=2, max_length=2), AfterValidator(_rising)]
+Space = dict[str, Limits]  # setting -> what is searched
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]  # of matrix products
+
+
+def checked(
+    values: Mapping[str, Any], kinds: Mapping[str, Any], required: Collection[str] = (), more: bool = False
+) -> dict[str, Any]:
+    """`values`, each of the type that `kinds` has for its key. Nothing is converted but an int to a float.
+
+    UserError naming every key that has another type, that is `required` and missing or, without `more`, that
+    `kinds` has not.
+    """
+    types = {key: kind if key in required else NotRequired[kind] for key, kind in kinds.items()}
+    try:
+        out: dict[str, Any] = _adapter(more, *types.items()).validate_python(values)
+    except ValidationError as error:
+        problems = []
+        for e in error.errors(include_url=False, include_context=False):
+            key = ".".join(map(str, e["loc"]))
+            known = {"missing": f"{key} is missing", "extra_forbidden": f"unknown key {key!r}"}
+            problems.append(
+                known.get(e["type"], f"{key} = {e['input']!r}: {e['msg'].replace('Input should', 'must')}")
+            )
+        raise UserError("; ".join(problems)) from None
+    for key, value in out.items():
+        if reason := unusable(value):
+            raise UserError(f"{key} {reason}")
+    return out
+
+
+@functools.cache
+def _adapter(more: bool, *types: tuple[str, Any]) -> TypeAdapter:
+    make: Any = TypedDict
+    record = make("Record", dict(types))
+    record.__pydantic_config__ = ConfigDict(strict=True, extra="allow" if more else "forbid")
+    return TypeAdapter(record)
+
+
+def unusable(value: Any) -> str:
+    """Why no configuration and no file of ours can hold `value`: what a terminal obeys; "" if they can."""
+    if isinstance(value, str):
+        return f"holds the character {match[0]!a}" if (match := CONTROL.search(value)) else ""
+    if isinstance(value, float):
+        return "" if abs(value) < float("inf") else f"holds {value}"
+    inside = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+    return next(filter(None, map(unusable, inside)), "") if isinstance(inside, (list, tuple, set)) else ""
 
 
 # -----------------------------------------------------------------------------
 # Files and flags
 
 
-def read_config(path: str | Path) -> dict[str, Any]:
-    """The assignments of a config file, `key = literal` lines.
+def read(cls: type[T], argv: list[str], about: str = "") -> T:
+    """An instance of the dataclass `cls` from a command line. UserError naming the keys that cannot be.
 
-    A relative path is looked for in the current folder, then beside the code.
+    `--key.name=value` sets one entry of a dict. Without a `name` the config files' stems are joined by "-";
+    without a `row` it is the first of them, without an `overlay` the others.
+
+    --help prints what the program is `about` and the lines of the dataclass, and ends the program.
+    """
+    assert is_dataclass(cls)
+    if "-h" in argv or "--help" in argv:
+        print(called(f"{about}\n{help_text(cls)}"))
+        raise SystemExit
+    kinds = {f.name: f.type for f in fields(cls)}
+    required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+    arguments, flags = split_flags(argv, kinds)
+
+    values = {f.name: f.default_factory() for f in fields(cls) if f.default_factory is not MISSING}
+    files = [] if required else [Path(argument) for argument in arguments]
+    for file in files:
+        values |= read_run(file, kinds) if file.is_dir() else read_config(file, kinds)
+
+    given: dict[str, Any] = {}
+    for key in required if arguments else ():
+        everything = get_origin(kinds[key]) is list
+        given[key], arguments = (arguments, []) if everything else (arguments[0], arguments[1:])
+        if not arguments:
+            break
+    if required and arguments:
+        raise UserError(f"unexpected argument {arguments[0]!r}")
+    for key, value in flags:
+        key, _, entry = key.partition(".")
+        if entry:
+            others = given.get(key, values.get(key))
+            value = {**(others if isinstance(others, dict) else {}), entry: value}
+        given[key] = value
+
+    stems = [file.stem for file in files if not file.is_dir()]
+    names = {"name": "-".join(stems) or "run", "row": "".join(stems[:1]), "overlay": "-".join(stems[1:])}
+    for key in names if "row" in kinds else {"name"} & kinds.keys():
+        given[key] = given.get(key) or values.get(key) or names[key]
+    values |= checked(given, kinds, required)
+    for key, value in values.items():
+        if kinds[key] is not Text and isinstance(value, str) and value.startswith("~/"):
+            values[key] = os.path.expanduser(value)
+    return cls(**values)
+
+
+def read_config(path: str | Path, kinds: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The assignments of a config file, `key = literal` lines, of these `kinds`.
+
+    A relative path is looked for in the current folder, then beside the code, then in the labs.
     """
     path, values = find(path), {}
     with reading(path):
@@ -50,17 +175,29 @@ def read_config(path: str | Path) -> dict[str, Any]:
                     values[key] = ast.literal_eval(node.value)
                 case _:
                     raise UserError(f"line {node.lineno} is no `key = literal`")
-    return values
+        return values if kinds is None else checked(values, kinds)
 
 
-def read_flags(argv: list[str], kinds: dict[str, Any]) -> tuple[list[str], list[tuple[str, Any]]]:
+def read_run(folder: Path, kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that the run in `folder` was begun with: the folder stands for a config file."""
+    last = next((p for p in (folder / "last", folder / "last.old") if p.is_dir()), folder / "last")
+    with reading(last / "config.json"):
+        config = translated(json.loads((last / "config.json").read_bytes()))
+        known = {key: value for key, value in config.items() if key in kinds}
+        if "-" in known["tokenizer"]:  # of a file, whose content names it
+            known["tokenizer"] = str(last / "tokenizer.json")
+        return checked(known, kinds) | {"out_dir": str(folder)}
+
+
+def split_flags(argv: list[str], kinds: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, Any]]]:
     """What is no flag; and (key, value) of each flag.
 
     The value stands behind "=" or is the next argument, None where neither is there. A bool needs none:
-    `--key` is True. The text is a literal, except where `kinds` has a string or a choice of strings. A list
-    may go without its brackets.
+    `--key` is True.
     """
-    arguments, flags, left = [], [], argv[::-1]
+    arguments: list[str] = []
+    flags: list[tuple[str, Any]] = []
+    left = argv[::-1]
     while left:
         argument = left.pop()
         if not argument.startswith("-"):
@@ -69,94 +206,25 @@ def read_flags(argv: list[str], kinds: dict[str, Any]) -> tuple[list[str], list[
         key, equals, text = argument.removeprefix("--").partition("=")
         key += "_" * keyword.iskeyword(key)  # --class is the field class_
         kind: Any = kinds.get(key)
-        if get_origin(kind) is Annotated:
-            kind = kind.__origin__
-        value: Any = text
         if not equals and kind is bool and left[-1:] not in (["True"], ["False"]):
-            value = True
-        elif not equals:
-            value = left.pop() if left and not left[-1].startswith("--") else None
-        if isinstance(value, str) and kind is not str and get_origin(kind) is not Literal:
-            with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-                value = ast.literal_eval(value)  # a bare word is a string
-        if get_origin(kind) is list and value is not None:
-            value = list(value) if isinstance(value, (list, tuple)) else [value]
-        flags.append((key, value))
+            flags.append((key, True))
+        elif not equals and (not left or left[-1].startswith("--")):
+            flags.append((key, None))
+        else:
+            flags.append((key, literal(text if equals else left.pop(), kind)))
     return arguments, flags
 
 
-def _positional(kinds: dict[str, Any], arguments: list[str]) -> tuple[list[tuple[str, Any]], list[str]]:
-    """(field, value) from the arguments that are no flags, and what is wrong with them. A list takes all that
-    are left, at least one."""
-    values, problems, left = [], [], arguments
-    for key, kind in kinds.items():
-        if not left:
-            problems.append(f"{key} is missing: --help says what it is")
-            continue
-        taken = len(left) if get_origin(kind) is list else 1
-        values.append((key, left if get_origin(kind) is list else left[0]))
-        left = left[taken:]
-    if left:
-        problems.append(f"unexpected argument {left[0]!r}: --help lists the arguments")
-    return values, problems
-
-
-def _at_home(value: Any) -> Any:
-    """`value` with the home folder for "~/" at the start of a path."""
-    if isinstance(value, list):
-        return [_at_home(v) for v in value]
-    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
-
-
-def _set(values: dict[str, Any], key: str, value: Any, kinds: dict[str, Any]) -> None:
-    """Sets values[key], or one entry of it. UserError if `kinds` has no such key, or not with this value."""
-    key, _, entry = key.partition(".")
-    kind = kinds.get(key)
-    if kind is None or (entry and (get_origin(kind) or kind) is not dict):
-        raise UserError(f"unknown key {key!r}" + f" with an entry {entry!r}" * bool(entry))
-    if entry:
-        value = {**values.get(key, {}), entry: value}
-    values[key] = typed(key, value if kind is Text else _at_home(value), kind)
-
-
-def configure(defaults: type[T], argv: list[str]) -> T:
-    """An instance of the dataclass `defaults` from `argv`.
-
-    Positional arguments are the fields without a default; a dataclass that has none takes config files, which
-    apply in order; `defaults.recorded`, where there is one, reads a folder. Flags apply after all files;
-    `--key.name=value` sets one entry of a dict. An empty `name`
-    field becomes the config files' stems, joined by "-"; an empty `row` is the first of them, an empty
-    `overlay` the others, joined. UserError lists every unknown key, every value that its field cannot have,
-    and what is missing.
-    """
-    assert is_dataclass(defaults)
-    kinds = {f.name: f.type for f in fields(defaults)}
-    required = [f for f in fields(defaults) if f.default is MISSING and f.default_factory is MISSING]
-    arguments, flags = read_flags(argv, kinds)
-    files = [] if required else arguments
-    given, problems = _positional({f.name: f.type for f in required}, arguments) if required else ([], [])
-    recorded, settings = getattr(defaults, "recorded", None), [("", key, value) for key, value in given]
-    for path in files:
-        read = recorded(Path(path)) if recorded and Path(path).is_dir() else read_config(path)
-        settings += [(f"{path}: ", key, value) for key, value in read.items()]
-    settings += [("", key, value) for key, value in flags]
-    # a flag for one entry of a dict leaves its others as they are
-    values = {f.name: f.default_factory() for f in fields(defaults) if callable(f.default_factory)}
-    for where, key, value in settings:
-        try:
-            _set(values, key, value, kinds)
-        except UserError as error:
-            problems.append(f"{where}{error}")
-    if "name" in kinds:
-        stems = [Path(f).stem for f in files if not Path(f).is_dir()]
-        values["name"] = values.get("name") or "-".join(stems) or "run"
-        if {"row", "overlay"} <= kinds.keys():
-            values["row"] = values.get("row") or "".join(stems[:1])
-            values["overlay"] = values.get("overlay") or "-".join(stems[1:])
-        check_name(values["name"])
-    if problems:
-        raise UserError("; ".join(dict.fromkeys(problems)))
-    return defaults(**values)
+def literal(text: str, kind: Any) -> Any:
+    """The value of a flag: a Python literal, where its field is no string. A list may go without brackets."""
+    kind = kind.__origin__ if get_origin(kind) is Annotated else kind
+    value: Any = text
+    if kind is not str and get_origin(kind) is not Literal:
+        with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            value = ast.literal_eval(text)  # a bare word is a string
+    if get_origin(kind) is list:
+        return list(value) if isinstance(value, (list, tuple)) else [value]
+    return value
 
 
 def completed(defaults: type, config: dict[str, Any]) -> dict[str, Any]:
@@ -168,18 +236,11 @@ def completed(defaults: type, config: dict[str, Any]) -> dict[str, Any]:
     return vars(defaults()) | translated(config)
 
 
-def wants_help(argv: list[str]) -> bool:
-    return "-h" in argv or "--help" in argv
-
-
-def help_text(defaults: type) -> str:
-    """The dataclass's own lines, comments included, below those that it inherits.
-
-    The help of a flat configuration is its source.
-    """
+def help_text(cls: type) -> str:
+    """The lines of a dataclass, comments included, below those that it inherits."""
     body = []
-    for cls in reversed([c for c in defaults.__mro__ if is_dataclass(c)]):
-        for line in inspect.getsource(cls).splitlines():
+    for base in reversed([c for c in cls.__mro__ if is_dataclass(c)]):
+        for line in inspect.getsource(base).splitlines():
             if line.startswith(("    def ", "    @")):
                 break
             if not line.startswith(("class ", "@", "    # fmt:")):
@@ -188,61 +249,40 @@ def help_text(defaults: type) -> str:
 
 
 # -----------------------------------------------------------------------------
-# A command as a process
+# A program as a process
 
 
-def quiet_imports() -> None:
-    """Lets Ctrl-C end the process without a traceback until `cli` takes over.
+def cli(main: Callable[[list[str]], int]) -> None:
+    """Runs a program's main(argv), and ends the process with its exit code.
 
-    A command calls it before its imports, which take seconds.
+    A user's mistake, a package that is missing or too little memory is one line on stderr and exit code 2;
+    TRACEBACK=1 shows where. A folder that another process writes is 75. Ctrl-C is 130, SIGTERM 143: what was
+    begun is cleaned up. A reader that has gone (`| head`) is 141, as of any Unix program.
     """
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # in the background of a script it is ignored
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
-    """Wraps a program's main(argv).
-
-    A user's mistake, or too little memory, is one line on stderr and exit code 2; TRACEBACK=1 shows where. A
-    folder that another process writes is 75. Ctrl-C is 130, SIGTERM 143: what was begun is cleaned up. A
-    reader that has gone (`| head`) is 141, as of any Unix program.
-    """
-
-    @functools.wraps(main)
-    def run() -> None:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-        for name in ("stdout", "stderr"):
-            if getattr(sys, name) is None:  # closed (>&-): what is printed is dropped
-                setattr(sys, name, open(os.devnull, "w"))
-        for stream in (sys.stdout, sys.stderr):
-            # a terminal that has not all characters shows a code, instead of ending the program
-            if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="backslashreplace")
-        try:
-            code = main(sys.argv[1:])
-            sys.stdout.flush()
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
-            code = 128 + signal.SIGINT
-        except BrokenPipeError:
-            code = 128 + SIGPIPE
-        except Exception as e:
-            line = mistake(e)
-            if line is None or os.environ.get("TRACEBACK"):
-                raise
-            line = called(printable(line))
-            if len(line) > LINE:  # somebody's value of a megabyte
-                line = f"{line[: LINE // 2]} ... {line[-LINE // 2 :]}"
-            program = f"nanoheads {Path(sys.argv[0]).stem}" if INSTALLED else Path(sys.argv[0]).name
-            print(f"{program}: error: {line}", file=sys.stderr)
-            code = getattr(e, "code", 2)
-        try:
-            sys.stdout.flush()
-        except OSError:  # what is still to be written goes nowhere, or Python complains when it ends
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(code or 0)
-
-    return run
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    for stream in (sys.stdout, sys.stderr):  # None if it is closed (>&-)
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that has not all characters
+    try:
+        code = main(sys.argv[1:])
+        print(end="", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:
+        code = 141
+    except Exception as e:
+        line = mistake(e)
+        if line is None or os.environ.get("TRACEBACK"):
+            raise
+        line = called(printable(line))
+        line = line if len(line) < 1200 else f"{line[:600]} ... {line[-600:]}"  # somebody's megabyte
+        program = f"nanoheads {Path(sys.argv[0]).stem}" if INSTALLED else Path(sys.argv[0]).name
+        print(f"{program}: error: {line}", file=sys.stderr)
+        code = getattr(e, "code", 2)
+    try:
+        print(end="", flush=True)
+    except OSError:  # what is still to be written goes nowhere, or Python complains when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from common.config import Dtype
 from common.errors import UserError
-from common.values import Dtype
 
 if TYPE_CHECKING:
     from model import GPTConfig

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 
 import filelock
 
+from common.config import checked
 from common.errors import CONTROL, UserError, reading
-from common.values import LARGEST, typed
 
 STALE = 3600  # seconds without a byte, after which an unfinished file is taken for a killed process'
 
@@ -149,19 +149,12 @@ def read_text(path: Path) -> str:
 
 
 def read_json(
-    path: Path,
-    needed: Mapping[str, Any] | None = None,
-    others: Mapping[str, Any] | None = None,
-    largest: float = LARGEST,
+    path: Path, needed: Mapping[str, Any] | None = None, others: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The dict in a JSON file. It has all keys `needed`, and maybe `others`, each of its type; `largest`: see
-    `typed`.
+    """The dict in a JSON file. It has all keys `needed`, and maybe `others`, each of its type.
 
     UserError naming the file, whatever is wrong with it.
     """
     with reading(path):
-        content = typed("its content", json.loads(path.read_bytes()), dict[str, Any], largest)
-        for key, kind in {**(others or {}), **(needed or {})}.items():
-            if key in content or key in (needed or {}):
-                content[key] = typed(key, content.get(key), kind, largest)
-        return content
+        content = json.loads(path.read_bytes())
+        return checked(content, {**(others or {}), **(needed or {})}, needed or (), more=True)

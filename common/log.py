@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from tqdm import tqdm
 
+from common.config import Field, checked
 from common.files import read_text, replacing
-from common.values import Field, typed
 
 if TYPE_CHECKING:
     from config.defaults import TrainConfig
@@ -97,7 +97,7 @@ def start_wandb(c: "TrainConfig", settings: dict[str, Any]) -> Tracker:
     if not (c.resume and kept.is_file()):
         with replacing(kept) as file:
             file.write(secrets.token_hex(4).encode())
-    id = typed("wandb_id.txt", read_text(kept).strip(), WandbId)
+    id = checked({"wandb_id.txt": read_text(kept).strip()}, {"wandb_id.txt": WandbId})["wandb_id.txt"]
     about: dict[str, Any] = {"project": c.wandb_project, "name": c.name, "config": settings}
     return wandb.init(**about, dir=c.out_dir, mode=mode, id=id, resume="allow")
 

@@ -4,7 +4,11 @@ import ast
 import importlib
 import importlib.util
 import re
+import shutil
+import subprocess
 import sys
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +122,25 @@ def not_installed(*modules: str) -> str:
     listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     are = "are" if len(names) > 1 else "is"
     return f"{listed} {are} not installed, which this needs: pip install {' '.join(wanted)}"
+
+
+# -----------------------------------------------------------------------------
+# Where a row comes from
+
+
+def commit() -> str:
+    """The repository's commit; "" where there is none.
+
+    With a "+" behind it if files have changed since, except those of results/.
+    """
+    if INSTALLED or not shutil.which("git"):  # installed: perhaps within somebody's other repository
+        return ""
+    git = partial(subprocess.run, cwd=CODE, capture_output=True, text=True)
+    head = git(["git", "rev-parse", "HEAD"]).stdout.strip()
+    changed = git(["git", "status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/results"]).stdout
+    return head + ("+" if head and changed else "")
+
+
+def versions() -> dict[str, str]:
+    packages = ("torch", "numpy", "sacrebleu", "tokenizers", "tiktoken")
+    return {"python": sys.version.split()[0], **{p: version(p) for p in packages}}

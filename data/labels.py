@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.config import Positive
 from common.errors import UserError, reading
 from common.files import read_json
 from common.log import Progress
-from common.values import Positive
 from data.label_settings import LabelSettings
 from data.tokens import TokenFile
 from heads import Targets

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from common.errors import UserError
 from common.files import read_json, real_path
 from common.places import CODE, WORK
-from common.values import typed
 from data.tokenizers import (
     GPT2Tokenizer,
     Tokenizer,
@@ -72,12 +71,9 @@ def found_path(kept: str, run: str | Path) -> Path:
 def read_meta(folder: Path) -> dict[str, Any]:
     """What meta.json in `folder` says; {} when it is missing or damaged, which means: prepare again."""
     try:
-        meta = read_json(folder / "meta.json")
-        for key in META.keys() & meta.keys():
-            typed(key, meta[key], META[key])
+        return read_json(folder / "meta.json", others=META)
     except (OSError, ValueError, AttributeError):
         return {}
-    return meta
 
 
 def is_prepared(folder: Path, tokenizer: str, source: str = "") -> bool:

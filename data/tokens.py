@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from common.config import Natural, Positive, Share
 from common.errors import UserError, reading
 from common.files import read_json, replacing, write_json
-from common.values import Natural, Positive, Share
 
 MAGIC, VERSION = b"NHTOKENS", 1
 HEADER = struct.Struct("<8sIIQ8x")  # magic, version, bytes per id, number of ids

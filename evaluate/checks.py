@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.names import REFERENCES, RENAMED, check_apart
 from data.held_out import HeldOut, open_held_out
 from data.prepared import folder_of, found_path, measure_of
 from evaluate.measure import NamedRun
+from evaluate.names import REFERENCES, RENAMED, check_apart
 from model import sketch
 
 

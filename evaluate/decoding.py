@@ -5,7 +5,7 @@ Without torch: a command's flags are read before it is imported. evaluate/trunca
 
 from dataclasses import dataclass, fields
 
-from common.values import Natural, NonNegative, PositiveShare, Share
+from common.config import Natural, NonNegative, PositiveShare, Share
 
 
 @dataclass(frozen=True, kw_only=True)

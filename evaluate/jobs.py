@@ -9,10 +9,9 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from common.config import completed
+from common.config import completed, read
 from common.errors import UserError
 from common.log import entries
-from common.names import check_row_name
 from common.places import called
 from config.defaults import TrainConfig
 from data.prepared import DATA, folder_of, prepared
@@ -22,8 +21,8 @@ from evaluate.settings import TableConfig
 from evaluate.store import Row
 from heads import head_changed
 from training import checkpoint
-from training.resume import RESUMABLE
-from training.task import lab_of
+from training.run import RESUMABLE
+from training.task import lab_of, settled
 
 PLACEHOLDERS = ("{runs}", "{overlay}", "{seed}", "{first}", "{gain}")
 
@@ -67,7 +66,7 @@ class Run:
         `end` of its name; `more`: fields of a subclass.
         """
         name, *flags = words_of(row)
-        out = Path(c.runs) / check_row_name(f"{name}-{c.overlay}-{seed}{end}")
+        out = Path(c.runs) / f"{name}-{c.overlay}-{seed}{end}"
         filled = {"runs": Path(c.runs), "overlay": c.overlay, "seed": seed}
         if first is not None and uses_first(row):
             filled |= {"first": first.out / "last", "gain": first.wanted["gain"]}
@@ -130,7 +129,7 @@ class Run:
 
     @cached_property
     def wanted(self) -> dict[str, Any]:
-        return vars(TrainConfig.read(list(self.arguments)))
+        return vars(settled(read(TrainConfig, list(self.arguments))))
 
     def differs(self, config: dict[str, Any], rows: dict[str, Row] | None = None) -> str:
         """The first key in which a configuration is not what the table asks for, with both values; or "".

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Protocol
 from common.config import completed
 from common.errors import UserError, reading
 from common.files import beside
-from common.names import RENAMED, check_apart, check_row_name, named_path
-from common.provenance import commit, versions
+from common.places import commit, versions
 from config.defaults import TrainConfig
+from evaluate.names import RENAMED, check_apart, check_name, named_path
 from evaluate.settings import other_settings
 from evaluate.store import Row, Store
 from evaluate.views import View
@@ -131,7 +131,7 @@ def open_runs(arguments: list[str], classifier: bool = False, which: str = "best
     for argument in arguments:
         name, path = named_path(argument)
         ckpt = open_checkpoint(path, which, weights=False, run=True, classifier=classifier)
-        name = check_row_name(name or ckpt.config["name"])
+        name = check_name(name or ckpt.config["name"])
         out.append(NamedRun(name, path, ckpt._replace(weights={})))
     return out
 

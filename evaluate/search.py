@@ -20,9 +20,9 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any
 
+from common.config import Space
 from common.errors import UserError, reading
-from common.provenance import commit
-from common.values import Space
+from common.places import commit
 from config.defaults import TrainConfig
 from evaluate import figures
 from evaluate.jobs import Ended, Run, data_of, note_changed_heads, show_commands, split, uses_first, words_of

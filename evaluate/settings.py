@@ -2,13 +2,14 @@
 
 import hashlib
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
-from common.config import configure, help_text
-from common.door import read
+from common.config import AtLeast2, Dtype, Field, Natural, NonNegative, Positive, Seed, Space, read
 from common.errors import UserError
-from common.values import AtLeast2, Dtype, Natural, NonNegative, Positive, Seed, Space
 from evaluate.decoding import AS_SCORED, Decoding
+
+Rows = Annotated[list[str], Field(min_length=1)]
+Seeds = Annotated[list[Seed], Field(min_length=1)]
 
 NEIGHBOURS = 3  # k of the manifolds of images
 LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
@@ -38,10 +39,6 @@ class TextsConfig(Decoding):
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
     # fmt: on
-
-    @classmethod
-    def read(cls, argv: list[str]) -> Any:
-        return configure(cls, argv)
 
 
 @dataclass(frozen=True)
@@ -74,30 +71,23 @@ class PaperConfig(EvaluationConfig):
     top_k: Natural = 200
     # fmt: on
 
-    @classmethod
-    def read(cls, argv: list[str]) -> Any:
-        """The configuration of a command line: with these defaults if it asks for the paper's protocol."""
-        c = EvaluationConfig.read(argv)
-        return configure(cls, argv) if c.protocol == "paper" else c
 
-
-class Measuring(NamedTuple):
-    """What `table.py --measure=NAME RUNS --flags` asks for: these runs under one measure, and no table."""
-
-    measure: Any  # a evaluate.measure.Measure
-    config: Any  # an instance of its own configuration
+def read_settings(config: type, argv: list[str], about: str = "") -> Any:
+    """An instance of a measure's `config`. PaperConfig's own defaults are for who asks for that protocol."""
+    c: Any = read(config, argv, about)
+    return read(EvaluationConfig, argv) if isinstance(c, PaperConfig) and c.protocol == "honest" else c
 
 
 @dataclass
 class TableConfig:
     # fmt: off
     name: str = ""                                  # of the table; empty: the config file's
-    rows: list[str] = field(default_factory=list)   # config files without folder and .py, each with its flags
+    rows: Rows = field(default_factory=list)        # config files without folder and .py, each with its flags
     #                                                 the first is done first: it may be the others' teacher
     config: str = ""                                # of all rows, which then are names; empty: config/ROW.py
     overlay: str = "brief"                          # a config file laid over each row
     flags: str = ""                                 # of train.py, given to each row before its own
-    seeds: list[Seed] = field(default_factory=lambda: [1, 2, 3])
+    seeds: Seeds = field(default_factory=lambda: [1, 2, 3])
     partial: bool = False                           # trains nothing: a table of the runs that are finished
     commands: bool = False                          # trains nothing: prints one line a run that is to do
     jobs: Positive = 1                              # trainings at a time, each with its share of the cores
@@ -117,28 +107,6 @@ class TableConfig:
     runs: str = "out"                               # folder of the runs
     results: str = "results"                        # folder of the table
     # fmt: on
-
-    @classmethod
-    def read(cls, argv: list[str]) -> "TableConfig | Measuring":
-        measure, rest = measure_of(argv)
-        if measure:
-            return Measuring(measure, read(measure.config, rest))
-        c = configure(cls, argv)
-        c.check()
-        return c
-
-    @classmethod
-    def help(cls, argv: list[str]) -> str:
-        measure, _ = measure_of(argv)
-        return help_text(measure.config if measure else cls)
-
-    def check(self) -> None:
-        """UserError for what neither a table nor a search can be asked for."""
-        if not self.rows or not self.seeds:
-            raise UserError(
-                "rows and seeds: a table needs at least one of each; give the file that has them first: "
-                "table.py config/tables/heads.py config/tables/grammar.py"
-            )
 
 
 def measure_of(argv: list[str]) -> tuple[Any, list[str]]:

@@ -14,7 +14,6 @@ is whole.
 import hashlib
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,10 +21,10 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
+from common.config import unusable
 from common.errors import reading
 from common.files import beside, check_writable, lock_of, locked, read_text, replacing
-from common.names import check_name, check_row_name
-from common.values import unusable
+from evaluate.names import check_name
 
 Row = dict[str, Any]
 SHARED = ("settings", "training", "versions")  # the parts of a row whose entries are said once
@@ -130,7 +129,7 @@ def parsed(line: str, where: str) -> Row:
     """The row of a line of the file. UserError naming the line."""
     with reading(where):
         content = json.loads(line)
-        if reason := unusable(content, sys.float_info.max):
+        if reason := unusable(content):
             raise ValueError(reason)
         return _decoded(content)
 
@@ -140,7 +139,7 @@ def checked(row: Row) -> Row:
     kinds = {"measure": str, "settings": dict, "definition": int}
     optional = {"training": dict, "problem": str}
     check_fields(row, kinds | {key: kind for key, kind in optional.items() if key in row})
-    check_name(row["name"]) if row.get("reference") else check_row_name(row["name"])  # files have these names
+    check_name(row["name"])  # files have these names
     return row
 
 

@@ -17,7 +17,7 @@ from config.defaults import TrainConfig
 from evaluate.columns import Column
 from evaluate.statistics import ALPHA, Difference, best_group, difference, paired_p, student_interval
 from evaluate.store import Row
-from training.resume import RESUMABLE
+from training.run import RESUMABLE
 
 Runs = dict[int, Row]  # the runs of one training by their seeds
 Columns = tuple[Column, ...]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from common.errors import UserError
 from common.files import beside, check_writable
 from common.files import replacing as whole_file
-from common.names import REFERENCES, RENAMED, check_apart
 from common.places import labs_with
 from evaluate import figures
 from evaluate.checks import check_planned, check_text
@@ -21,6 +20,7 @@ from evaluate.diversity import SPACED
 from evaluate.find import scorers
 from evaluate.jobs import data_of
 from evaluate.measure import Measure, NamedRun, Session, Subject
+from evaluate.names import REFERENCES, RENAMED, check_apart
 from evaluate.search import search_errors
 from evaluate.settings import EvaluationConfig, PaperConfig, Settings, settings
 from evaluate.statistics import LEAST_SEEDS, holm

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from common.errors import UserError
 from common.files import read_text
-from common.names import check_row_name, named_path
+from evaluate.names import check_name, named_path
 from evaluate.settings import Settings
 from evaluate.texts import common_words
 
@@ -57,7 +57,7 @@ def apart(arguments: list[str]) -> tuple[list[Texts], list[str]]:
 
 def open_texts(name: str, path: Path) -> Texts:
     """UserError naming the file, and its line."""
-    check_row_name(name)
+    check_name(name)
     content, texts = read_text(path), []
     if path.suffix == ".txt":
         for text in re.split(r"\n(?:[^\S\n]*\n)+", content.strip("\n")):

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from tabulate import tabulate
 
 from common.files import beside, replacing
-from common.names import file_stem
 from evaluate.columns import Column
+from evaluate.names import file_stem
 from evaluate.statistics import student_interval
 from evaluate.store import Row
 

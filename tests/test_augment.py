@@ -26,6 +26,7 @@ from augment import (
     store_path,
 )
 from common import device
+from common.config import read
 from common.errors import UserError
 from data.batches import Windows
 from data.tokens import open_tokens
@@ -160,9 +161,9 @@ def test_m_as_share_and_as_number():
     for positions, block in ((0.01, 16), (17.0, 16), (0.5, 70_000)):
         with pytest.raises(UserError):
             LabelSettings(positions=positions).count(block)
-    for positions in (0.0, 1.5, float("nan")):
+    for positions in ("0.0", "1.5", "nan"):
         with pytest.raises(UserError, match="positions"):
-            TrainConfig(name="x", positions=positions).check()
+            read(TrainConfig, [f"--positions={positions}"])
 
 
 # ---- labels ------------------------------------------------------------------------------------------------
@@ -418,4 +419,4 @@ def test_the_command_builds_the_store_that_training_opens(trained, tokens, tiny,
     config = tiny(head="sigmoid", labels="soft", teacher=str(trained), candidates=5, dtype=dtype)
     assert not augment.main([f"--{k}={v}" for k, v in vars(config).items()])
     teacher = make_teacher(trained, tokens, dtype=settled)
-    assert store_path(tokens, identity(tokens, teacher, T, config.label_settings())).is_file()
+    assert store_path(tokens, identity(tokens, teacher, T, augment.label_settings(config))).is_file()

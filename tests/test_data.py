@@ -413,7 +413,7 @@ def test_the_corpus_of_the_docs(tmp_path, monkeypatch) -> None:
     lines = [f"proverb {i} .\n" for i in range(500)]
     (tmp_path / "proverbs.txt").write_text("".join(lines))
     monkeypatch.setattr(corpus, "DATA", tmp_path / "data")
-    assert module.command([f"--source={tmp_path / 'proverbs.txt'}"]) == 0
+    assert module.main([f"--source={tmp_path / 'proverbs.txt'}"]) == 0
     tokenizer, folder = load_tokenizer(tmp_path / "data/proverbs/bytes"), tmp_path / "data/proverbs/bytes"
     for split, part in {"train": lines[200:], "validation": lines[:100], "test": lines[100:200]}.items():
         assert tokenizer.decode(open_tokens(folder / f"{split}.bin").ids) == "".join(part)
@@ -449,7 +449,7 @@ def test_a_changed_id_is_noticed_in_scoring_and_by_prepare(tmp_path):
     open_tokens(folder / "test.bin")  # every id is one
     with pytest.raises(UserError, match="test.bin"):
         open_held_out(folder / "test.bin")
-    assert text_of_ones_own.command([f"--out={folder}", "--tokenizer=bytes", f"--source={source}"]) == 0
+    assert text_of_ones_own.main([f"--out={folder}", "--tokenizer=bytes", f"--source={source}"]) == 0
     assert (folder / "test.bin").read_bytes() == before
 
 

@@ -12,16 +12,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from common.names import REFERENCES
 from data.prepared import load_tokenizer
 from data.tokens import open_tokens
-from eval_diversity import main, program
+from eval_diversity import main
 from evaluate import diversity, text_numbers, texts
 from evaluate import text as measure
 from evaluate.calibration import Calibrated, fitted_temperature
 from evaluate.measure import open_runs
+from evaluate.names import REFERENCES
 from evaluate.scoring import Score, score
-from evaluate.settings import of_run
+from evaluate.settings import PaperConfig, of_run, read_settings
 from evaluate.store import Store
 from evaluate.text import TextMeasure, TextSession
 from evaluate.texts import held_out_prompts, reference_texts, text_metrics
@@ -87,7 +87,7 @@ def samples(out: Path, name: str) -> list[str]:
 
 def settings(*argv: str):
     """(Settings, Data, device) that the command would work with."""
-    session = TextMeasure().open(program.read(list(argv)))
+    session = TextMeasure().open(read_settings(PaperConfig, list(argv)))
     return session.s, session.data, session.device
 
 

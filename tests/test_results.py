@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from common.config import configure
+from common.config import read
 from evaluate import search
 from evaluate.find import find_measure
 from evaluate.settings import TableConfig
@@ -61,7 +61,7 @@ def test_committed_trials_are_those_that_the_command_asks_for(monkeypatch):
     monkeypatch.chdir(RESULTS.parent)
     for module in ("evaluate.search", "evaluate.jobs"):
         monkeypatch.setattr(f"{module}.data_of", lambda *_: "")  # whatever is prepared on this machine
-    c = configure(TableConfig, HEADS)
+    c = read(TableConfig, HEADS)
     store = Store(RESULTS / f"{c.name}.jsonl")
     rows = {row["name"]: row for row in store.rows(search.NAME)}
     trials = [trial for row in c.rows for trial in search.Search(c, store).shared(row)]

@@ -11,7 +11,7 @@ import pytest
 
 import table
 import train
-from common.config import configure
+from common.config import read
 from config.defaults import TrainConfig
 from evaluate import search, workers
 from evaluate.measure import training_of
@@ -138,7 +138,7 @@ def test_mistakes_are_found_before_any_training(tmp_path, change, key):
 
 
 def test_the_committed_search_is_sound(tmp_path):
-    c = configure(TableConfig, ["config/tables/heads.py"])
+    c = read(TableConfig, ["config/tables/heads.py"])
     assert Search(c, Store(tmp_path / "x.jsonl")).shared(c.rows[0])
 
 
@@ -182,7 +182,7 @@ def start(token_folder, tmp_path, monkeypatch):
     trained = []
 
     def fake_train(command, environment):
-        config = TrainConfig.read(command[2:])
+        config = read(TrainConfig, command[2:])
         trained.append(config.name)
         return over(train_in_process(config, token_folder))
 
@@ -249,11 +249,11 @@ def test_runs_that_were_trained_by_hand_are_taken_over(start, token_folder):
     hand = ["config/baseline.py", "config/mini.py", "--learning_rate=0.00235", "--min_lr=0.000235"]
     hand += ["--gain=14.1", "--seed=1", "--eval_interval=6"]
     hand += ["--name=baseline-mini-1-t00", "--out_dir=out/baseline-mini-1-t00"]
-    assert train_in_process(TrainConfig.read(hand), token_folder) == 0
+    assert train_in_process(read(TrainConfig, hand), token_folder) == 0
     assert start("--search", rows=["baseline"]) == 0 and start.trained == ["baseline-mini-1-t01"]
     assert len(trials()) == 2
     other = [*hand[:5], "--seed=2", "--name=baseline-mini-1-t02", "--out_dir=out/baseline-mini-1-t02"]
-    assert train_in_process(TrainConfig.read(other), token_folder) == 0
+    assert train_in_process(read(TrainConfig, other), token_folder) == 0
     with pytest.raises(ValueError, match="baseline-mini-1-t02"):
         start("--search", rows=["baseline"], trials=3)
 

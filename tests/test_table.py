@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 import heads
 import table
 import train
-from common.config import configure
+from common.config import read
 from config.defaults import TrainConfig
 from data.prepared import prepared
 from evaluate import workers
@@ -34,7 +34,7 @@ RESULTS = ROOT / "results"
 
 
 def asked(*files: str, **changes) -> TableConfig:
-    return replace(configure(TableConfig, [f"config/tables/{name}.py" for name in files]), **changes)
+    return replace(read(TableConfig, [f"config/tables/{name}.py" for name in files]), **changes)
 
 
 def runs_of(c: TableConfig) -> list[Run]:
@@ -71,9 +71,9 @@ def test_mistakes_are_found_before_any_training(tmp_path, flags, key):
 def test_a_run_knows_its_row(trained, capsys):
     """By its config files; an older one, or one without such, is its own row."""
     files = ["config/sig_gpt.py", "config/brief.py", "config/tiny.py", "--name=x"]
-    c = TrainConfig.read(files)
+    c = read(TrainConfig, files)
     assert (c.row, c.overlay, c.name) == ("sig_gpt", "brief-tiny", "x")
-    assert TrainConfig.read([*files, "--row=mine"]).row == "mine"
+    assert read(TrainConfig, [*files, "--row=mine"]).row == "mine"
     (entry,) = open_runs([f"other={trained}"])
     assert entry.facts()["row"] == "other" and entry.facts()["overlay"] == ""
     assert entry.ckpt.config.keys() >= {"row", "overlay"}
@@ -143,7 +143,7 @@ def whole(token_folder, tmp_path, monkeypatch):
     def fake_train(command, environment):
         arguments = command[2:]
         trained.append(arguments)
-        return over(train_in_process(TrainConfig.read(list(arguments)), token_folder))
+        return over(train_in_process(read(TrainConfig, list(arguments)), token_folder))
 
     monkeypatch.setattr(workers, "start", fake_train)
     monkeypatch.setattr("evaluate.jobs.prepared", lambda *_: token_folder)

@@ -8,7 +8,6 @@ loads with weights_only=True.
 import contextlib
 import hashlib
 import json
-import math
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -21,11 +20,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from common.config import Dtype, Name, Natural, RowName
 from common.errors import InUse, UserError, reading
 from common.files import locked, read_json, sync_folder
-from common.names import RowName, check_row_name
 from common.places import translated
-from common.values import Dtype, Natural
 from model import TRUNKS, GPTConfig, LanguageModel, build, sketch, trunk_config
 from training.gpt2 import read_gpt2
 
@@ -35,7 +33,7 @@ _HEAD = {"head": str, "head_args": dict, "bayesian": bool, "prior_sigma": float}
 # what earlier checkpoints do not say
 _TRUNK = {"trunk": str, "trunk_args": dict, "tied": bool, "gain": float, "learn_gain": bool}
 _TRUNK |= {"row": RowName, "overlay": RowName}
-_CONFIG = {"name": str, "tokenizer": str, "tokenizer_fingerprint": str, **_MODEL, **_HEAD}
+_CONFIG = {"name": Name, "tokenizer": str, "tokenizer_fingerprint": str, **_MODEL, **_HEAD}
 _RUN = {
     "dataset": str,
     "data": str,
@@ -175,7 +173,6 @@ def _read_config(path: Path, run: bool, classifier: bool) -> dict[str, Any]:
         raise UserError(f"{path} has auxiliary = {beside!r}: commit b5008e1 reads it")
     if (order := config.get("order", "left_to_right")) != "left_to_right":  # labs/orders translates it
         raise UserError(f"{path} has order = {order!r}, which labs/orders reads: it is not there")
-    check_row_name(config["name"])
     trunk_config(config)
     return config
 
@@ -183,7 +180,7 @@ def _read_config(path: Path, run: bool, classifier: bool) -> dict[str, Any]:
 def _read_progress(path: Path, run: bool) -> dict[str, Any]:
     needed = {"step": Natural} | (_PROGRESS if run else {})
     # infinite before the first evaluation, and for a head that gives a token the probability 0
-    return read_json(path, needed, _PROGRESS | _JUDGED | _SCORED, math.inf)
+    return read_json(path, needed, _PROGRESS | _JUDGED | _SCORED)
 
 
 def load(

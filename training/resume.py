@@ -8,24 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from common.config import Dtype
 from common.device import DTYPES, Precision, settle_dtype
 from common.errors import UserError
-from common.values import Dtype
 from model import LanguageModel
 from training import checkpoint
 from training.checkpoint import Checkpoint
 from training.distributed import Processes
+from training.run import RESUMABLE, difference
 
 if TYPE_CHECKING:
     from config.defaults import TrainConfig
-
-# keys that a resumed run may change: none of them changes what a step computes, but for the rounding of
-# another device, and of sums over other parts of a batch, which have dropout masks of their own
-RESUMABLE = {
-    *("resume", "out_dir", "max_steps", "eval_interval", "eval_steps", "log_interval"),
-    *("wandb", "wandb_project", "device", "compile", "source", "label_store", "data", "teacher_weights"),
-    *("processes", "micro_batch", "row", "overlay"),
-}
 
 
 # -----------------------------------------------------------------------------
@@ -50,15 +43,12 @@ def refuse_other_run(out: Path, before: dict[str, Any], now: dict[str, Any]) -> 
     """UserError if the run in `out`, whose configuration is `before`, is not the one that `now` asks to
     resume, as far as an earlier version has recorded it. max_steps may be another where the cosine keeps its
     end."""
-    end = "lr_decay_steps (0: max_steps)"
+    end = "lr_decay_steps or max_steps"  # of the cosine
     before, now = ({**c, end: c["lr_decay_steps"] or c["max_steps"]} for c in (before, now))
-    now = {key: value for key, value in now.items() if key != "lr_decay_steps"}
-    changed = [key for key, value in now.items() if key not in RESUMABLE and before.get(key, value) != value]
-    if changed:
-        changes = ", ".join(f"{key} was {before.get(key)!r} and is now {now[key]!r}" for key in changed)
+    if changed := difference(before, now, but=RESUMABLE | {"lr_decay_steps"}):
         raise UserError(
-            f"cannot resume {out}: {changes}; --resume {out} alone goes on as it began; --init_from={out} "
-            "with a new --out_dir, without --resume, starts another run from its weights"
+            f"cannot resume {out}: it has another {changed}; --resume {out} alone goes on as it began; "
+            f"--init_from={out} with a new --out_dir, without --resume, starts another run from its weights"
         )
 
 

@@ -18,16 +18,28 @@ A blank line stands between two documents: no tokenizer here has an end-of-text 
 The prepared folder has the names of the tokenizer and of the source: several texts stand side by side.
 """
 
+import hashlib
+import re
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from common.door import Program
-from common.values import Text
+from common.config import Text, cli, read
+from common.errors import UserError
+from common.files import real_path
+from common.log import Progress
+from data.corpus import Contents, Corpus
+from data.prepared import SPLITS
 from data.settings import PrepareConfig
+from data.splits import Split, read_batches
+from data.text.documents import ON_HUB, Document, Documents, file_documents, find_files, hub_documents
 
 
 @dataclass
@@ -41,24 +53,6 @@ class TextConfig(PrepareConfig):
     separator: Text = "<|endoftext|>"  # a line that ends a document of a file of text; empty: none does
     # fmt: on
 
-
-program = Program(__name__, __doc__, TextConfig)
-
-import hashlib
-import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-
-import numpy as np
-
-from common.config import cli
-from common.errors import UserError
-from common.files import real_path
-from common.log import Progress
-from data.corpus import Contents, Corpus
-from data.prepared import SPLITS
-from data.splits import Split, read_batches
-from data.text.documents import ON_HUB, Document, Documents, file_documents, find_files, hub_documents
 
 HELD_OUT = 0.01  # share of the bytes, of validation and of test
 CUT = 0.05  # share of a single document, of validation and of test
@@ -275,7 +269,11 @@ class TextCorpus(Corpus[TextConfig]):
 
 
 corpus = TextCorpus(__file__, TextConfig)
-command = program(corpus.command)
+
+
+def main(argv: list[str]) -> int:
+    return corpus.command(read(TextConfig, argv, __doc__))
+
 
 if __name__ == "__main__":
-    cli(command)()
+    cli(main)

@@ -8,15 +8,24 @@ hub's parquet files. A part of the train split (--lines, or wiki.train.ANYTHING.
 """
 
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from common.door import Program
-from common.values import Natural
+from common.config import Natural, cli, read
+from common.errors import UserError
+from common.files import real_path
+from common.hub import load
+from data.corpus import Contents, Corpus
 from data.settings import PrepareConfig
+from data.splits import Split, file_lines, size_read
+from data.text.documents import parquet_values, texts_among
 
 
 @dataclass
@@ -28,21 +37,6 @@ class WikitextConfig(PrepareConfig):
     lines: Natural = 0                # of the train split, from its start; 0: all. 9703 are 162 articles
     # fmt: on
 
-
-program = Program(__name__, __doc__, WikitextConfig)
-
-from collections.abc import Iterable, Iterator
-from functools import partial
-from itertools import chain, islice
-from typing import Any
-
-from common.config import cli
-from common.errors import UserError
-from common.files import real_path
-from common.hub import load
-from data.corpus import Contents, Corpus
-from data.splits import Split, file_lines, size_read
-from data.text.documents import parquet_values, texts_among
 
 HUB, CONFIG = "Salesforce/wikitext", "wikitext-103-v1"
 FILES = (
@@ -161,7 +155,11 @@ def record_of(c: WikitextConfig) -> str:
 
 
 corpus = WikitextCorpus(__file__, WikitextConfig)
-command = program(corpus.command)
+
+
+def main(argv: list[str]) -> int:
+    return corpus.command(read(WikitextConfig, argv, __doc__))
+
 
 if __name__ == "__main__":
-    cli(command)()
+    cli(main)

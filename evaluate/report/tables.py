@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from common.errors import reading
 from common.files import beside
-from common.names import file_stem
 from evaluate import search
 from evaluate.columns import HONEST
 from evaluate.diversity import SPACED
 from evaluate.find import find_measure
 from evaluate.measure import left_out, table_rows
+from evaluate.names import file_stem
 from evaluate.report.about import Opening, judged, opening
 from evaluate.store import Row, Store
 from evaluate.summary import grouped, has_seeds

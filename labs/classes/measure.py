@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from common.device import get_device
 from common.errors import UserError
-from common.names import check_apart
 from evaluate.measure import Measure, NamedRun, Session, open_runs
+from evaluate.names import check_apart
 from evaluate.sampling import WEIGHT_DRAWS, weight_draws
 from evaluate.store import Row
 from evaluate.summary import grouped, summarise

@@ -10,7 +10,7 @@ import torch
 from common.errors import UserError
 from common.files import write_json
 from common.log import strict
-from common.provenance import commit
+from common.places import commit
 from config.defaults import TrainConfig
 from data.batches import Batch, BatchSource, batch_indices
 from heads import Head, Weights

@@ -10,15 +10,28 @@ vertical_rate (ft/min). README.md of this lab says what a climb is.
 The first rate of a sequence is given. Sequences lie back to back, as those of labs/synthetic.
 """
 
+import hashlib
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from common.door import Program
+from common.config import cli, read
+from common.files import real_path
+from data.corpus import Contents
 from data.settings import PrepareConfig
+from data.splits import Split
+from labs.climbs.rates import LENGTH, STEP, WORDS
+from labs.climbs.records import read_climbs, splits_of
+from labs.climbs.simulated import Climbs
+from labs.sequences.exact import SequenceCorpus, Sequences
 from labs.sequences.settings import GeneratorSettings
 
 SIMULATED = "simulated"
@@ -31,24 +44,6 @@ class ClimbsPrepareConfig(PrepareConfig):
     source: str = SIMULATED         # simulated, then settings such as "seed=2"; or a file of ADS-B records
     # fmt: on
 
-
-program = Program(__name__, __doc__, ClimbsPrepareConfig)
-
-import hashlib
-from collections.abc import Iterator
-from functools import partial
-from typing import ClassVar
-
-import numpy as np
-
-from common.config import cli
-from common.files import real_path
-from data.corpus import Contents
-from data.splits import Split
-from labs.climbs.rates import LENGTH, STEP, WORDS
-from labs.climbs.records import read_climbs, splits_of
-from labs.climbs.simulated import Climbs
-from labs.sequences.exact import SequenceCorpus, Sequences
 
 GIVEN = 1  # tokens at the start of a sequence: the rate at which the climb begins
 
@@ -135,7 +130,11 @@ def row_lines(rows: np.ndarray) -> Iterator[str]:
 
 
 corpus = ClimbCorpus(__file__, ClimbsPrepareConfig, ClimbSettings)
-command = program(corpus.command)
+
+
+def main(argv: list[str]) -> int:
+    return corpus.command(read(ClimbsPrepareConfig, argv, __doc__))
+
 
 if __name__ == "__main__":
-    cli(command)()
+    cli(main)

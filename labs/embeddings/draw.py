@@ -17,9 +17,16 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from common.door import Program
+from common.config import Positive, Seed, cli, read
+from common.device import get_device
 from common.errors import UserError, reading
-from common.values import Positive, Seed
+from common.files import beside, check_writable
+from common.log import Progress
+from evaluate.store import Store
+from evaluate.text import TextMeasure
+from evaluate.views import read_texts, samples_file
+from labs.embeddings.tsne import HUMAN, check_rows, draw, embed
+from labs.scorers.scorer import open_scorer
 
 
 @dataclass
@@ -33,25 +40,9 @@ class EmbeddingsConfig:
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     # fmt: on
 
-    def check(self) -> None:
-        """UserError naming the value that cannot work."""
+    def __post_init__(self) -> None:
         if not self.scorer:
-            raise UserError("--scorer is missing: the run or the folder that embeds, --scorer=out/NAME")
-
-
-program = Program(
-    __name__, __doc__, EmbeddingsConfig, "sklearn", "scipy", "tabulate", "sacrebleu", "matplotlib"
-)
-
-from common.config import cli
-from common.device import get_device
-from common.files import beside, check_writable
-from common.log import Progress
-from evaluate.store import Store
-from evaluate.text import TextMeasure
-from evaluate.views import read_texts, samples_file
-from labs.embeddings.tsne import HUMAN, check_rows, draw, embed
-from labs.scorers.scorer import open_scorer
+            raise UserError("scorer is missing")
 
 
 def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:
@@ -73,8 +64,8 @@ def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:
     return out
 
 
-@program
-def main(c: EmbeddingsConfig) -> int:
+def main(argv: list[str]) -> int:
+    c = read(EmbeddingsConfig, argv, __doc__)
     texts, out = texts_of(c), beside(Path(c.table), ".embeddings")
     check_rows(texts)
     check_writable(beside(out, ".png"))
@@ -86,4 +77,4 @@ def main(c: EmbeddingsConfig) -> int:
 
 
 if __name__ == "__main__":
-    cli(main)()
+    cli(main)

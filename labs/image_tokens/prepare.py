@@ -14,14 +14,30 @@ guidance; the files hold all classes.
 """
 
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache, partial
+from math import prod
 from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from common.door import Program
+from common.config import cli, read
+from common.errors import UserError
+from common.files import locked, read_json, write_json
+from data.corpus import Contents
+from data.prepared import SPLITS, is_prepared, read_meta
 from data.settings import PrepareConfig
+from data.splits import Split
+from data.tokenizers import WordTokenizer
+from labs.classes.sets import KINDS, ImageSet, open_images
+from labs.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
+from labs.image_tokens.files import digest_of, open_files
+from labs.sequences.generated import GeneratedCorpus
 from labs.sequences.settings import GeneratorSettings
 
 DEFAULT = "digits vq"
@@ -34,27 +50,6 @@ class ImageTokensConfig(PrepareConfig):
     source: str = DEFAULT           # IMAGES vq or IMAGES patches, then settings such as "codes=128 in=DIR"
     # fmt: on
 
-
-program = Program(__name__, __doc__, ImageTokensConfig)
-
-from collections.abc import Callable, Iterator
-from functools import cache, partial
-from math import prod
-from typing import Any, ClassVar, NamedTuple
-
-import numpy as np
-
-from common.config import cli
-from common.errors import UserError
-from common.files import locked, read_json, write_json
-from data.corpus import Contents
-from data.prepared import SPLITS, is_prepared, read_meta
-from data.splits import Split
-from data.tokenizers import WordTokenizer
-from labs.classes.sets import KINDS, ImageSet, open_images
-from labs.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
-from labs.image_tokens.files import digest_of, open_files
-from labs.sequences.generated import GeneratedCorpus
 
 FILES = "files"
 AT_ONCE = 1000  # images
@@ -286,7 +281,11 @@ class ImageTokenCorpus(GeneratedCorpus[ImageTokensConfig, ImageTokenSettings]):
 
 
 corpus = ImageTokenCorpus(__file__, ImageTokensConfig, ImageTokenSettings)
-command = program(corpus.command)
+
+
+def main(argv: list[str]) -> int:
+    return corpus.command(read(ImageTokensConfig, argv, __doc__))
+
 
 if __name__ == "__main__":
-    cli(command)()
+    cli(main)

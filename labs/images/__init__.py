@@ -2,6 +2,6 @@
 
 from typing import Annotated
 
-from common.values import Field
+from common.config import Field
 
 Guidance = Annotated[float, Field(ge=1)]  # the scale of classifier-free guidance; 1: none

@@ -25,10 +25,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 import torch
 
+from common.config import Dtype, Field, Natural, NonNegative, Positive, Seed
 from common.device import float64_device, get_device, get_dtype, settle_dtype
 from common.errors import UserError
 from common.log import Progress
-from common.values import Dtype, Field, Natural, NonNegative, Positive, Seed
 from data.held_out import open_held_out
 from evaluate.checks import check_comparable, check_planned
 from evaluate.decoding import Decoding
@@ -72,8 +72,7 @@ class ImagesConfig:
     #                                 rows of other runs, and of unchanged ones, in it are kept
     # fmt: on
 
-    def check(self) -> None:
-        """UserError naming the value that cannot work."""
+    def __post_init__(self) -> None:
         if not self.classifier:
             raise UserError(
                 "classifier = '': its features are what images are compared by; train one on the same "

@@ -10,19 +10,30 @@ log p, the "fake logits" of the GS-Softmax document, eq. 11.
 """
 
 import sys
+import time
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
+import torch
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from common.door import Program
+from common.config import Dtype, Positive, Seed, cli, read
+from common.device import float64_device, get_device, get_dtype, settle_dtype
 from common.errors import UserError
-from common.files import check_writable
-from common.values import Dtype, Positive, Seed
+from common.files import check_writable, replacing
 from evaluate.decoding import Decoding, drawn_by
+from evaluate.sampling import weight_draws
+from labs.image_tokens.codecs import Codec
+from labs.image_tokens.prepare import Layout
 from labs.images import Guidance
+from labs.images.guidance import sample_codes, what_is_drawn
+from labs.images.quality import grid, write_png
+from training.checkpoint import Degenerate, load_model
 
 MOST = 100_000  # images
 
@@ -44,12 +55,10 @@ class SampleImagesConfig(Decoding):
     dtype: Dtype = "auto"           # of matrix products: float32, bfloat16, float16, or auto
     # fmt: on
 
-    def check(self) -> None:
-        """UserError naming the value that cannot work."""
+    def __post_init__(self) -> None:
         self.size
         if Path(self.out).suffix not in (".png", ".npy"):
             raise UserError(f"out = {self.out!r}: give a name that ends with .png or, for codes, .npy")
-        check_writable(Path(self.out))
 
     @property
     def size(self) -> tuple[int, int]:
@@ -61,25 +70,6 @@ class SampleImagesConfig(Decoding):
                 f"grid = {self.grid!r}: give rows x columns, such as 8x8, of at most {MOST} images"
             )
         return int(rows), int(columns)
-
-
-program = Program(__name__, __doc__, SampleImagesConfig)
-
-import time
-from importlib import import_module
-
-import numpy as np
-import torch
-
-from common.config import cli
-from common.device import float64_device, get_device, get_dtype, settle_dtype
-from common.files import replacing
-from evaluate.sampling import weight_draws
-from labs.image_tokens.codecs import Codec
-from labs.image_tokens.prepare import Layout
-from labs.images.guidance import sample_codes, what_is_drawn
-from labs.images.quality import grid, write_png
-from training.checkpoint import Degenerate, load_model
 
 
 def labels_of(c: SampleImagesConfig, layout: Layout) -> np.ndarray:
@@ -101,8 +91,9 @@ def write(c: SampleImagesConfig, codes: np.ndarray, codec: Codec | None) -> None
         np.save(file, codes)
 
 
-@program
-def main(c: SampleImagesConfig) -> int:
+def main(argv: list[str]) -> int:
+    c = read(SampleImagesConfig, argv, __doc__)
+    check_writable(Path(c.out))
     if Path(c.out).suffix == ".png":
         import_module("matplotlib")  # said now if it is not installed, not when all is drawn
     device = get_device(c.device)
@@ -134,4 +125,4 @@ def main(c: SampleImagesConfig) -> int:
 
 
 if __name__ == "__main__":
-    cli(main)()
+    cli(main)

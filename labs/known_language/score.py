@@ -14,8 +14,9 @@ from typing import Literal
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from common.door import Program
-from common.values import AtLeast2, Positive
+from common.config import AtLeast2, Positive, cli, read
+from labs.known_language.grammar.prepare import GrammarSettings
+from nanoheads.truth import Language
 
 
 @dataclass
@@ -30,15 +31,8 @@ class ScoreConfig:
     # fmt: on
 
 
-program = Program(__name__, __doc__, ScoreConfig)
-
-from common.config import cli
-from labs.known_language.grammar.prepare import GrammarSettings
-from nanoheads.truth import Language
-
-
-@program
-def main(c: ScoreConfig) -> int:
+def main(argv: list[str]) -> int:
+    c = read(ScoreConfig, argv, __doc__)
     language = Language(**vars(GrammarSettings.parse(c.source)))
     score = language.score(c.model, c.split, c.context, c.batch, c.trust_remote_code)
     print(f"{score['tokens']:,} tokens of {score['documents']:,} documents, {c.split}, context {c.context}")
@@ -49,4 +43,4 @@ def main(c: ScoreConfig) -> int:
 
 
 if __name__ == "__main__":
-    cli(main)()
+    cli(main)

@@ -9,17 +9,33 @@ came, from the first (dark) to the last (bright); grey is not filled in yet, red
 Source: Pannatier et al. 2024, arXiv 2404.09562, fig. 3.
 """
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from common.door import Program
+from common.config import Positive, Seed, cli, read
 from common.errors import UserError
 from common.files import check_writable
-from common.values import Positive, Seed
+from data.prepared import found_path
+from data.tokens import open_tokens
+from evaluate import figures
+from evaluate.sampling import WEIGHT_DRAWS, weight_draws
+from labs.mazes.mazes import FREE, GOAL, PATH, START, WALL, WORDS, Mazes
+from labs.mazes.prepare import corpus
+from labs.orders.asking import Asker
+from labs.orders.filling import Filled
+from labs.orders.readers import reader_of
+from labs.orders.samplers import writers
+from labs.sequences.questions import spread, templates
+from training.checkpoint import load_model
 
 
 @dataclass
@@ -34,32 +50,6 @@ class MazesConfig:
     out: str = "out/mazes.filled"       # writes OUT.png
     # fmt: on
 
-    def check(self) -> None:
-        """UserError naming the value that cannot work."""
-        check_writable(Path(f"{self.out}.png"))
-
-
-program = Program(__name__, __doc__, MazesConfig, "matplotlib")
-
-import json
-from typing import TYPE_CHECKING
-
-import numpy as np
-import torch
-
-from common.config import cli
-from data.prepared import found_path
-from data.tokens import open_tokens
-from evaluate import figures
-from evaluate.sampling import WEIGHT_DRAWS, weight_draws
-from labs.mazes.mazes import FREE, GOAL, PATH, START, WALL, WORDS, Mazes
-from labs.mazes.prepare import corpus
-from labs.orders.asking import Asker
-from labs.orders.filling import Filled
-from labs.orders.readers import reader_of
-from labs.orders.samplers import writers
-from labs.sequences.questions import spread, templates
-from training.checkpoint import load_model
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,8 +125,9 @@ def filled_in(c: MazesConfig) -> tuple[Mazes, np.ndarray, Asker, Filled]:
     return task, rows, asker, known[sampler](asker, begun, torch.Generator().manual_seed(c.seed))
 
 
-@program
-def main(c: MazesConfig) -> int:
+def main(argv: list[str]) -> int:
+    c = read(MazesConfig, argv, __doc__)
+    check_writable(Path(f"{c.out}.png"))
     task, rows, asker, filled = filled_in(c)
     begun = templates(rows, task.T // 2)
     shape = (len(rows), task.height, task.width)
@@ -160,4 +151,4 @@ def main(c: MazesConfig) -> int:
 
 
 if __name__ == "__main__":
-    cli(main)()
+    cli(main)

@@ -11,13 +11,21 @@ Sequences lie back to back: block_size is their length, twice the cells of a maz
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from common.door import Program
+from common.config import cli, read
+from data.corpus import Contents
 from data.settings import PrepareConfig
+from data.tokens import open_tokens
+from labs.mazes.mazes import Answers, Mazes
+from labs.sequences.exact import SequenceCorpus
 from labs.sequences.settings import GeneratorSettings
 
 
@@ -27,20 +35,6 @@ class MazesPrepareConfig(PrepareConfig):
     tokenizer: str = "words"        # no other: each kind of cell is a word
     source: str = ""                # settings such as "height=9 width=11 walls=4"; empty: the standard ones
     # fmt: on
-
-
-program = Program(__name__, __doc__, MazesPrepareConfig)
-
-from functools import partial
-from typing import ClassVar
-
-import numpy as np
-
-from common.config import cli
-from data.corpus import Contents
-from data.tokens import open_tokens
-from labs.mazes.mazes import Answers, Mazes
-from labs.sequences.exact import SequenceCorpus
 
 
 @dataclass(frozen=True)
@@ -94,7 +88,11 @@ def _mazes_in(path: Path) -> np.ndarray:
 
 
 corpus = MazeCorpus(__file__, MazesPrepareConfig, MazeSettings)
-command = program(corpus.command)
+
+
+def main(argv: list[str]) -> int:
+    return corpus.command(read(MazesPrepareConfig, argv, __doc__))
+
 
 if __name__ == "__main__":
-    cli(command)()
+    cli(main)

@@ -26,10 +26,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 
+from common.config import Dtype, Field, Natural, Positive, Seed
 from common.device import get_device, get_dtype, settle_dtype
 from common.errors import UserError
 from common.log import Progress
-from common.values import Dtype, Field, Natural, Positive, Seed
 from data.held_out import HeldOut
 from data.prepared import corpus_of
 from evaluate.checks import check_comparable, check_planned, open_split

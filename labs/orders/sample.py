@@ -10,17 +10,31 @@ diffusion model fills in many at a time with --steps, which is not exact.
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
+
+import torch
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from common.door import Program
+from common.config import Dtype, Natural, Positive, Seed, Text, cli, read
+from common.device import float64_device, get_device, get_dtype, settle_dtype
 from common.errors import UserError
-from common.values import Dtype, Natural, Positive, Seed, Text
+from common.files import for_screen
+from data.prepared import tokenizer_of
 from evaluate.decoding import Decoding, drawn_by
+from evaluate.sampling import weight_draws
+from evaluate.truncation import truncate
+from labs.orders import gaps
+from labs.orders.asking import Asker
+from labs.orders.filling import Filled, burst, diffusion, in_order, speculative, surest_first
+from labs.orders.readers import reader_of
+from labs.sequences.questions import FREE
+from training.checkpoint import load_model
 
 
 @dataclass(frozen=True)
@@ -45,27 +59,6 @@ class FillConfig(Decoding):
     # fmt: on
 
 
-program = Program(__name__, __doc__, FillConfig)
-
-from collections.abc import Callable
-from functools import partial
-
-import torch
-
-from common.config import cli
-from common.device import float64_device, get_device, get_dtype, settle_dtype
-from common.files import for_screen
-from data.prepared import tokenizer_of
-from evaluate.sampling import weight_draws
-from evaluate.truncation import truncate
-from labs.orders import gaps
-from labs.orders.asking import Asker
-from labs.orders.filling import Filled, burst, diffusion, in_order, speculative, surest_first
-from labs.orders.readers import reader_of
-from labs.sequences.questions import FREE
-from training.checkpoint import load_model
-
-
 def filler(c: FillConfig, kind: str, fills: str) -> Callable[..., Filled]:
     """The sampler that is asked for, for a trunk that is `any` or `masked` and `fills` in this order."""
     if kind == "masked" and c.order in ("burst", "speculative"):
@@ -80,8 +73,8 @@ def filler(c: FillConfig, kind: str, fills: str) -> Callable[..., Filled]:
     return others.get(c.order, partial(in_order, order=c.order or fills))
 
 
-@program
-def main(c: FillConfig) -> int:
+def main(argv: list[str]) -> int:
+    c = read(FillConfig, argv, __doc__)
     device = get_device(c.device)
     dtype = settle_dtype(c.dtype, device)
     model, ckpt = load_model(c.checkpoint, c.which, device, get_dtype(dtype.name))
@@ -104,4 +97,4 @@ def main(c: FillConfig) -> int:
 
 
 if __name__ == "__main__":
-    cli(main)()
+    cli(main)

@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.config import AtLeast2, Natural, Positive, Seed
 from common.device import get_device
 from common.errors import UserError
-from common.values import AtLeast2, Natural, Positive, Seed
 from evaluate.checks import check_comparable, check_planned, open_split
 from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.sampling import WEIGHT_DRAWS, weight_draws

@@ -11,13 +11,17 @@ Sequences lie back to back, with nothing between them: windows of block_size = 1
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from common.door import Program
+from common.config import cli, read
+from common.errors import UserError
 from data.settings import PrepareConfig
+from labs.sequences.exact import SequenceCorpus
 from labs.sequences.settings import GeneratorSettings
+from labs.synthetic.tasks import TASKS, PaperTask
 
 DEFAULT = "product"
 
@@ -28,16 +32,6 @@ class SyntheticConfig(PrepareConfig):
     tokenizer: str = "words"        # no other: the distributions are over the task's own words
     source: str = DEFAULT           # product, step, permutation or walk, then settings such as "seed=2"
     # fmt: on
-
-
-program = Program(__name__, __doc__, SyntheticConfig)
-
-from typing import ClassVar
-
-from common.config import cli
-from common.errors import UserError
-from labs.sequences.exact import SequenceCorpus
-from labs.synthetic.tasks import TASKS, PaperTask
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,11 @@ class SyntheticCorpus(SequenceCorpus[SyntheticConfig, SyntheticSettings]):
 
 
 corpus = SyntheticCorpus(__file__, SyntheticConfig, SyntheticSettings)
-command = program(corpus.command)
+
+
+def main(argv: list[str]) -> int:
+    return corpus.command(read(SyntheticConfig, argv, __doc__))
+
 
 if __name__ == "__main__":
-    cli(command)()
+    cli(main)

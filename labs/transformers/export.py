@@ -8,50 +8,22 @@ AutoModelForCausalLM.from_pretrained("FOLDER", trust_remote_code=True). --push s
 Face hub. See README.md beside this file.
 """
 
+import json
 import re
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from common.door import Program
-from common.errors import UserError
-from common.values import Draws, Seed
-
-
-@dataclass
-class ExportConfig:
-    # fmt: off
-    run: str                 # the out folder of a training run, or one checkpoint in it
-    folder: str              # the new folder
-    samples: Draws = 8       # weight draws of a Bayesian projection, stored in the folder
-    seed: Seed = 1337        # of these draws: eval_diversity.py's and sample.py's with the same two options
-    push: str = ""           # USER/NAME of the public model on the Hugging Face hub that the folder becomes
-    private: bool = False    # one that its user alone sees
-    dry_run: bool = False    # with --push: write the folder and print what would be sent
-    # fmt: on
-
-    def check(self) -> None:
-        """UserError for a name that the hub cannot have."""
-        if self.push and not re.fullmatch(r"[\w.-]+/[\w.-]+", self.push):
-            raise UserError(f"push = {self.push!r}: give USER/NAME of a model on the hub")
-        for key in ("private", "dry_run"):
-            if getattr(self, key) and not self.push:
-                raise UserError(f"{key} = True without --push: give USER/NAME of the model on the hub, too")
-
-
-program = Program(__name__, __doc__, ExportConfig, "transformers")
-
-import json
-import shutil
 
 import torch
 from huggingface_hub import HfApi, get_token
 from tokenizers import Regex, pre_tokenizers
 
-from common.config import cli
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from common.config import Draws, Seed, cli, read
+from common.errors import UserError
 from common.files import unfinished
 from common.hub import endpoint
 from common.places import CODE
@@ -72,6 +44,27 @@ from labs.transformers.folder import to_transformers
 from model import GPT, LanguageModel
 from training.checkpoint import load_model, writing
 from training.gpt2 import to_gpt2
+
+
+@dataclass
+class ExportConfig:
+    # fmt: off
+    run: str                 # the out folder of a training run, or one checkpoint in it
+    folder: str              # the new folder
+    samples: Draws = 8       # weight draws of a Bayesian projection, stored in the folder
+    seed: Seed = 1337        # of these draws: eval_diversity.py's and sample.py's with the same two options
+    push: str = ""           # USER/NAME of the public model on the Hugging Face hub that the folder becomes
+    private: bool = False    # one that its user alone sees
+    dry_run: bool = False    # with --push: write the folder and print what would be sent
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        if self.push and not re.fullmatch(r"[\w.-]+/[\w.-]+", self.push):
+            raise UserError(f"push = {self.push!r}: give USER/NAME of a model on the hub")
+        for key in ("private", "dry_run"):
+            if getattr(self, key) and not self.push:
+                raise UserError(f"{key} = True without --push: give USER/NAME of the model on the hub, too")
+
 
 ENDOFTEXT, GPT2_END = "<|endoftext|>", 50256  # GPT-2's
 PAD = "<|pad|>"  # of the id V, for which a GPT2LMHeadModel has no embedding
@@ -202,8 +195,8 @@ def listed(folder: Path) -> list[str]:
     return [f"{path.stat().st_size:>12,} bytes  {path.relative_to(folder).as_posix()}" for path in files]
 
 
-@program
-def main(c: ExportConfig) -> int:
+def main(argv: list[str]) -> int:
+    c = read(ExportConfig, argv, __doc__)
     if c.push and not c.dry_run and not get_token():
         raise UserError("the hub takes a model with a token: run `hf auth login`, or set HF_TOKEN")
     export(c.run, c.folder, c.samples, c.seed, c.push or "FOLDER")
@@ -217,4 +210,4 @@ def main(c: ExportConfig) -> int:
 
 
 if __name__ == "__main__":
-    cli(main)()
+    cli(main)

@@ -19,7 +19,7 @@ from torch import nn
 
 import table
 import train
-from common.config import configure, read_config
+from common.config import read, read_config
 from common.errors import UserError
 from common.log import entries
 from config.defaults import TrainConfig
@@ -35,6 +35,7 @@ from labs.cnn.trunk import CNN, items, width
 from model import GPTConfig, LanguageModel
 from tests.fixtures import handlers_kept
 from training import checkpoint
+from training.task import settled
 
 LAYERS = "Conv[3x3,4] BN ReLU MaxPool[4x4,4] DO FC[16] ReLU"
 
@@ -321,7 +322,9 @@ def test_accuracy_nll_and_ece_by_hand():
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head_trains(flags, head):
     """Every parameter gets a gradient, and a few steps change the network."""
-    trainer = train.Trainer(TrainConfig.read(flags(head=head, weight_decay=0.1)), train.Processes("cpu"))
+    trainer = train.Trainer(
+        settled(read(TrainConfig, flags(head=head, weight_decay=0.1))), train.Processes("cpu")
+    )
     before = {k: v.clone() for k, v in trainer.model.state().items()}
     trainer.model.train()
     losses = [trainer.train_step() for _ in range(3)]
@@ -347,7 +350,7 @@ def test_a_run_learns_and_leaves_its_files(flags, run, tmp_path, optimizer):
 
 def test_l2_is_of_the_networks_matrices_alone(flags):
     flags = flags(optimizer="sgd", weight_decay=0.1, beta1=0.5)
-    trainer = train.Trainer(TrainConfig.read(flags), train.Processes("cpu"))
+    trainer = train.Trainer(settled(read(TrainConfig, flags)), train.Processes("cpu"))
     trainer.close()
     decays = {id(p): g["weight_decay"] for g in trainer.optimizer.param_groups for p in g["params"]}
     for name, p in trainer.model.named_parameters():
@@ -466,8 +469,7 @@ def test_the_table_has_means_beside_the_documents(make, tmp_path):
 
 @pytest.mark.parametrize("files", [["mnist"], ["mnist", "mnist_brief"]])
 def test_the_rows_are_the_documents(files):
-    c = configure(TableConfig, [f"config/tables/{f}.py" for f in files])
-    c.check()
+    c = read(TableConfig, [f"config/tables/{f}.py" for f in files])
     runs = [Run.make(row, 2, c) for row in c.rows]
     for figures in PUBLISHED.values():
         assert figures.keys() - {run.row for run in runs} == {"sm_softmax_0"}

@@ -8,7 +8,7 @@ import pytest
 from scipy.linalg import sqrtm
 
 import train
-from common.config import configure
+from common.config import read
 from common.errors import UserError
 from evaluate.jobs import Run
 from evaluate.measure import evaluate
@@ -72,8 +72,7 @@ def test_halves_have_no_image_in_common():
 
 def measure(*argv: str) -> int:
     """As table.py --measure=images does."""
-    c = configure(MEASURE.config, list(argv))
-    c.check()
+    c = read(MEASURE.config, list(argv))
     return evaluate(MEASURE, c)
 
 

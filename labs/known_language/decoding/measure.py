@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.config import Dtype, Field, Positive, Seed
 from common.device import get_device, get_dtype, settle_dtype
 from common.errors import UserError
 from common.log import Progress
-from common.values import Dtype, Field, Positive, Seed
 from data.held_out import HeldOut, Truth
 from evaluate.checks import check_comparable, check_planned, open_split
 from evaluate.decoding import Decoding

@@ -8,14 +8,26 @@ distributions, SPLIT.truth.npz.
 """
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from common.door import Program
+from common.config import cli, read
+from data.corpus import Contents
+from data.prepared import SPLITS
 from data.settings import PrepareConfig
+from data.tokens import open_tokens
+from labs.known_language.grammar.grammar import END, LanguageSettings, build, documents
+from labs.known_language.grammar.machine import Machine
+from labs.known_language.grammar.truth import write_truth
+from labs.sequences.generated import GeneratedCorpus, drawn_splits
+from labs.sequences.settings import GeneratorSettings
+from labs.sequences.two_sided import TwoSided
 
 
 @dataclass
@@ -24,24 +36,6 @@ class GrammarConfig(PrepareConfig):
     tokenizer: str = "words"        # no other: the distributions are over the grammar's own words
     source: str = ""                # settings of the generator, such as "seed=2 train=500000"
     # fmt: on
-
-
-program = Program(__name__, __doc__, GrammarConfig)
-
-from collections.abc import Iterator
-from functools import partial
-from typing import ClassVar
-
-from common.config import cli
-from data.corpus import Contents
-from data.prepared import SPLITS
-from data.tokens import open_tokens
-from labs.known_language.grammar.grammar import END, LanguageSettings, build, documents
-from labs.known_language.grammar.machine import Machine
-from labs.known_language.grammar.truth import write_truth
-from labs.sequences.generated import GeneratedCorpus, drawn_splits
-from labs.sequences.settings import GeneratorSettings
-from labs.sequences.two_sided import TwoSided
 
 
 @dataclass(frozen=True)
@@ -91,7 +85,11 @@ class GrammarCorpus(GeneratedCorpus[GrammarConfig, GrammarSettings]):
 
 
 corpus = GrammarCorpus(__file__, GrammarConfig, GrammarSettings)
-command = program(corpus.command)
+
+
+def main(argv: list[str]) -> int:
+    return corpus.command(read(GrammarConfig, argv, __doc__))
+
 
 if __name__ == "__main__":
-    cli(command)()
+    cli(main)

@@ -11,7 +11,7 @@ from nanoheads.labs.known_language import library
 
 import eval_diversity
 import table
-from common.config import configure
+from common.config import read
 from common.log import entries
 from data.batches import Windows
 from data.held_out import open_held_out, open_truth, truth_path
@@ -21,7 +21,7 @@ from evaluate import scoring, text_numbers
 from evaluate.columns import TRUTH
 from evaluate.find import find_measure
 from evaluate.scoring import described, document_blocks, recover
-from evaluate.settings import TableConfig
+from evaluate.settings import PaperConfig, TableConfig, read_settings
 from evaluate.store import Store
 from evaluate.text import TextMeasure
 from evaluate.text_numbers import validity
@@ -261,7 +261,7 @@ def test_the_truth_of_other_tokens_is_refused(folder, tmp_path):
 
 
 def test_the_evaluations_of_the_memorise_overlay_are_at_the_ends_of_epochs():
-    c, windows = TrainConfig.read(["config/memorise.py"]), 50_012 // 128
+    c, windows = read(TrainConfig, ["config/memorise.py"]), 50_012 // 128
     epochs = [step * c.batch_size / windows for step in c.eval_steps]
     assert epochs == pytest.approx([1, 2, 4, 8, 16, 32, 64], rel=0.03)
     assert c.eval_steps[-1] == c.max_steps and c.block_size == 128
@@ -381,7 +381,7 @@ def test_a_run_has_the_same_score_in_the_library(run, folder, monkeypatch):
 
 def test_validity(folder, run):
     argv = [str(run), "--texts=4", "--prompt_tokens=30", "--new_tokens=30", "--device=cpu"]
-    data = TextMeasure().open(eval_diversity.program.read(argv)).data
+    data = TextMeasure().open(read_settings(PaperConfig, argv)).data
     whole = {"validity": 1.0, "judged_tokens": pytest.approx(100, abs=20)}
     assert validity(data, data.prompts.human) == whole
     prompts, M = data.prompts, data.truth.machine
@@ -414,7 +414,7 @@ def test_a_model_comes_near_the_truth(tmp_path):
 
 @pytest.mark.parametrize("files", [["heads", "grammar"], ["memorise"], ["decoding"]])
 def test_the_committed_tables_are_sound(files, tmp_path):
-    c = configure(TableConfig, [f"config/tables/{name}.py" for name in files])
+    c = read(TableConfig, [f"config/tables/{name}.py" for name in files])
     c.tuned, c.results = False, str(tmp_path)  # whether or not its search is made
     runs = table.runs_of(c, Store(tmp_path / f"{c.name}.jsonl"))
     measure = find_measure(c.measure)

@@ -11,10 +11,10 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from common.errors import UserError
-from common.names import REFERENCES
 from data.prepared import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main
+from evaluate.names import REFERENCES
 from evaluate.store import Store
 from evaluate.texts import cut, held_out_prompts
 from evaluate.views import read_texts, samples_file

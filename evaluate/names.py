@@ -1,43 +1,24 @@
-"""Names of rows and runs: what they may hold, and the files that the samples of a row go to.
+"""Names of rows: which there can be, and the files that the samples of a row go to.
 
 A name comes from a config file, a flag, or the config.json of a checkpoint that somebody else wrote. It
-becomes part of paths, a cell of tables and a title in figures. So it is checked where it is read.
+becomes part of paths, a cell of tables and a title in figures.
 """
 
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
+from common.config import Name, checked
 from common.errors import UserError
-from common.values import AfterValidator
 
 REFERENCES = ("human", "unigram noise", "loop")  # the rows of a table that no model wrote
 RENAMED = "give one another, as in other=RUN"  # what to do where two rows of a table have one name
-LONGEST = 150  # bytes; with its endings, a file's name may have 255
 
 
-def check_name(name: object) -> str:
-    """`name`, if a row or a table can have it: no path, no flag, and nothing that a spreadsheet computes."""
-    fits = isinstance(name, str) and 0 < len(name.encode(errors="replace")) <= LONGEST and name.isprintable()
-    if not isinstance(name, str) or not fits or re.search(r"^[ .=+\-@~']|[/\\|]| $", name):
-        raise UserError(f"name = {ascii(name)[:60]} is none: use letters, digits, '.', '_' and '-'")
-    return name
-
-
-def check_row_name(name: object) -> str:
-    """`name`, if a model's row can have it: `check_name`'s rules, and not a reference row's name or file."""
-    row = check_name(name)
-    check_apart([*REFERENCES, row])
-    return row
-
-
-def _of_row(name: str) -> str:
-    return name and check_name(name)
-
-
-RowName = Annotated[str, AfterValidator(_of_row)]  # "" where there is none
+def check_name(name: Any) -> str:
+    """`name`, if a row can have it. UserError for one that cannot be a part of paths."""
+    return checked({"name": name}, {"name": Name})["name"]
 
 
 def named_path(argument: str) -> tuple[str, Path]:
@@ -46,7 +27,7 @@ def named_path(argument: str) -> tuple[str, Path]:
     whole = Path(os.path.expanduser(argument))
     if not given or "/" in name or whole.exists():  # a path with a "=" in it
         return "", whole
-    return check_row_name(name), Path(os.path.expanduser(given))
+    return check_name(name), Path(os.path.expanduser(given))
 
 
 def file_stem(name: str) -> str:
