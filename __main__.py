@@ -8,7 +8,7 @@ labs/LAB/PROGRAM is a program of a lab, such as labs/images/sample. In a checkou
 `nanoheads train ...`. Config files are found from the current folder, else among nanoHeads' own. Prepared
 data go to data/ and runs to out/ of the current folder. --version says which nanoHeads this is.
 
-Some commands need more packages than a training, and name those that are missing. In a checkout
+Some commands need more packages than a training, and name one that is missing. In a checkout
 pip install ".[EXTRA]" adds them, and EXTRA is
 
     tables      eval_diversity, table and report

@@ -27,6 +27,7 @@ from common.files import lock_of, locked, write_json
 from common.log import Progress
 from config.defaults import TrainConfig
 from data.batches import Windows
+from data.corpus import prepared
 from data.labels import (
     MAGIC,
     LabelSettings,
@@ -39,7 +40,6 @@ from data.labels import (
     sound,
     store_path,
 )
-from data.prepared import prepared
 from data.tokens import TokenFile, open_tokens
 from heads import Head, Targets, find_head
 from model import Trunk, sketch
@@ -185,20 +185,19 @@ def build_store(
     want = identity(tokens, teacher, block_size, settings)
     path, V = store_path(tokens, want), tokens.info["vocab_size"]
     meta = path.with_suffix(".json")
-    if meta.is_file() and path.is_file():
-        return LabelStore(path, want, V)
-    windows = Windows(tokens, block_size)
-    m, k = settings.count(block_size), min(settings.candidates, V)
-    record = record_dtype(V, m, k)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(lock_of(path), timeout=0))
-        except filelock.Timeout:
-            print(f"another process is building {path}: waiting for it")
-            stack.enter_context(locked(lock_of(path)))
-        if not (meta.is_file() and path.is_file()):  # else it was finished meanwhile
-            _build(path, teacher, windows, settings, record, batch)
-            write_json(meta, {**want, "teacher_name": teacher.name, "windows": len(windows), "m": m, "k": k})
+    if not (meta.is_file() and path.is_file()):
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(lock_of(path), timeout=0))
+            except filelock.Timeout:
+                print(f"another process is building {path}: waiting for it")
+                stack.enter_context(locked(lock_of(path)))
+            if not (meta.is_file() and path.is_file()):  # else it was finished meanwhile
+                windows = Windows(tokens, block_size)
+                m, k = settings.count(block_size), min(settings.candidates, V)
+                _build(path, teacher, windows, settings, record_dtype(V, m, k), batch)
+                about = {"teacher_name": teacher.name, "windows": len(windows), "m": m, "k": k}
+                write_json(meta, want | about)
     return LabelStore(path, want, V)
 
 
@@ -211,12 +210,7 @@ def _build(
         path.replace(part)
     done = _done(part, record, len(windows), batch)
     T = windows.block_size
-    print(
-        f"building {path}, {len(windows) * record.itemsize / 1e6:,.1f} MB: {settings.count(T)} of {T} "
-        f"positions, {record['ids'].shape[1]} candidates at each"
-        + f"; {done:,} of {len(windows):,} windows are there"
-        * bool(done)
-    )
+    print(f"building {path}, {len(windows) * record.itemsize / 1e6:,.1f} MB; {done:,} windows are there")
     with open(part, "ab") as f:
         f.truncate(0 if not done else len(MAGIC) + done * record.itemsize)
         if not done:
@@ -305,20 +299,13 @@ def main(argv: list[str]) -> int:
     """Builds the label store of a training configuration."""
     config = settled(read(TrainConfig, argv, __doc__))
     if config.labels == "true":
-        raise UserError(
-            "labels = 'true': this configuration has no proposals to store; give one that has, such as "
-            "config/sig_gpt.py, or --labels=soft"
-        )
+        raise UserError("labels = 'true': this configuration has no proposals to store")
     device = get_device(config.device)
     config = replace(config, label_store=True, dtype=settle_dtype(config.dtype, device).name)
     tokens = open_tokens(prepared(config.dataset, config.tokenizer, config.source) / "train.bin")
     store = Labels(config, tokens, device).source
     assert isinstance(store, LabelStore)
-    _, m, k = store.records["ids"].shape
-    print(
-        f"{store.path}: {len(store.records):,} windows, {m} positions of each, {k} candidates at each, "
-        f"{store.path.stat().st_size / 1e6:,.1f} MB"
-    )
+    print(f"{store.path}: {len(store.records):,} windows, {store.path.stat().st_size / 1e6:,.1f} MB")
     return 0
 
 

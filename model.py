@@ -5,7 +5,6 @@ token embedding. Names follow GPT-2's, so that its weights go in and out (traini
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
 """
 
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 if TYPE_CHECKING or not __package__:
-    from heads import OutputHead, Targets, Weights, make_head
+    from heads import OutputHead, Targets, Weights, check_arguments, check_choice, check_range, make_head
 else:  # nanoheads.model, in somebody's program
-    from .heads import OutputHead, Targets, Weights, make_head
+    from .heads import OutputHead, Targets, Weights, check_arguments, check_choice, check_range, make_head
 
 
 @dataclass(frozen=True)
@@ -42,15 +41,11 @@ class GPTConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
+        sizes = {f.name: getattr(self, f.name) for f in fields(GPTConfig) if f.name != "dropout"}
+        check_range("[1, inf)", **sizes)
+        check_range("[0, 1)", dropout=self.dropout)
         if self.n_embd % self.n_head:
-            raise ValueError(
-                f"n_embd = {self.n_embd} is not a multiple of n_head = {self.n_head}: choose one that is"
-            )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout = {self.dropout}: must be in [0, 1)")
+            raise ValueError(f"n_embd = {self.n_embd} is not a multiple of n_head = {self.n_head}")
 
     @property
     def known_ids(self) -> int:
@@ -66,6 +61,92 @@ class GPTConfig:
         """Numbers in the trunk, counted without making any: a block has 12 C^2 + 13 C."""
         C = self.n_embd
         return (self.padded_vocab + self.block_size) * C + self.n_layer * (12 * C + 13) * C + 2 * C
+
+
+# -----------------------------------------------------------------------------
+# What every trunk is, to training, scoring and sampling
+
+
+class Step(NamedTuple):
+    """Which windows of training a trunk arranges: what it draws is a function of these numbers alone."""
+
+    number: int
+    end: int  # of the schedule, in steps
+    seed: int
+    rows: Tensor  # (B,) numbers of the windows in the step's batch
+    batch: int  # windows in that
+
+
+class Read(NamedTuple):
+    """Windows as a trunk reads them, and what it is to predict."""
+
+    tokens: Tensor  # (B, T)
+    positions: Tensor | None  # see the trunk
+    targets: Tensor  # (B, T)
+    scored: Tensor  # (B, T) bool: the targets that count
+    weights: Tensor | None = None  # (B, T) of their log-probabilities; None: 1
+
+    def to(self, device: torch.device | str) -> "Read":
+        positions, weights = (t if t is None else t.to(device) for t in (self.positions, self.weights))
+        tokens, targets, scored = (t.to(device) for t in (self.tokens, self.targets, self.scored))
+        return Read(tokens, positions, targets, scored, weights)
+
+
+class Plan(NamedTuple):
+    """How a text is scored: its windows, and how to read some of them."""
+
+    windows: list
+    read: Callable[[list], Read]
+    words: str = ""  # what follows the perplexity in a training's line
+
+
+def shifted(windows: Tensor, given: int = 0) -> Read:
+    """Windows (B, T + 1) from left to right: each token predicts the next one, but for the first `given`.
+
+    Where some are given, the last token of a window has no loss either: its next one is another sequence's.
+    """
+    x, y = windows[:, :-1], windows[:, 1:]
+    at = torch.arange(x.shape[1])
+    return Read(x, None, y, ((at >= given - 1) & (at < len(at) - (given > 0))).expand(x.shape))
+
+
+class Trunk(nn.Module):
+    """Tokens -> hidden states: what every trunk is."""
+
+    config: GPTConfig  # padded_vocab and n_embd are those of what the head reads
+    tied = False  # whether an output projection shares the embedding (LanguageModel says so)
+    forwards = True  # whether it is trained to read a text from left to right
+
+    def arrange(self, windows: Tensor, step: Step, given: int = 0) -> Read:
+        """The windows (B, T + 1) of a training step as it reads them. It never predicts the first `given`
+        tokens."""
+        return shifted(windows, given)
+
+    def plans(self, ids: "np.ndarray", given: int = 0) -> dict[str, Plan]:
+        """How a text is scored in other ways than from left to right, by name: first as the trunk is trained.
+        {}: it is trained from left to right."""
+        return {}
+
+    def new_readout(self) -> nn.Parameter:
+        """Weights (padded V, C) of an output projection that shares nothing, N(0, .02^2), as GPT-2's."""
+        c = self.config
+        weight = nn.Parameter(torch.empty(c.padded_vocab, c.n_embd).normal_(0.0, 0.02))
+        weight.data[c.vocab_size :] = 0
+        return weight
+
+    @property
+    def embedding(self) -> nn.Parameter | None:
+        """What a tied output projection shares: (padded V, C); None where there is nothing to share."""
+        return None
+
+    @property
+    def context(self) -> int:
+        """Tokens that it reads at most from left to right, to predict the one after each."""
+        return self.config.block_size
+
+
+# -----------------------------------------------------------------------------
+# GPT-2
 
 
 class Cache:
@@ -165,84 +246,6 @@ class Block(nn.Module):
         return x + self.drop(self.mlp(self.ln_2(x)))
 
 
-class Step(NamedTuple):
-    """Which windows of training a trunk arranges: what it draws is a function of these numbers alone."""
-
-    number: int
-    end: int  # of the schedule, in steps
-    seed: int
-    rows: Tensor  # (B,) numbers of the windows in the step's batch
-    batch: int  # windows in that
-
-
-class Read(NamedTuple):
-    """Windows as a trunk reads them, and what it is to predict."""
-
-    tokens: Tensor  # (B, T)
-    positions: Tensor | None  # see the trunk
-    targets: Tensor  # (B, T)
-    scored: Tensor  # (B, T) bool: the targets that count
-    weights: Tensor | None = None  # (B, T) of their log-probabilities; None: 1
-
-    def to(self, device: torch.device | str) -> "Read":
-        positions, weights = (t if t is None else t.to(device) for t in (self.positions, self.weights))
-        tokens, targets, scored = (t.to(device) for t in (self.tokens, self.targets, self.scored))
-        return Read(tokens, positions, targets, scored, weights)
-
-
-class Plan(NamedTuple):
-    """How a text is scored: its windows, and how to read some of them."""
-
-    windows: list
-    read: Callable[[list], Read]
-    words: str = ""  # what follows the perplexity in a training's line
-
-
-def shifted(windows: Tensor, given: int = 0) -> Read:
-    """Windows (B, T + 1) from left to right: each token predicts the next one, but for the first `given`.
-
-    Where some are given, the last token of a window has no loss either: its next one is another sequence's.
-    """
-    x, y = windows[:, :-1], windows[:, 1:]
-    at = torch.arange(x.shape[1])
-    return Read(x, None, y, ((at >= given - 1) & (at < len(at) - (given > 0))).expand(x.shape))
-
-
-class Trunk(nn.Module):
-    """Tokens -> hidden states: what every trunk is."""
-
-    config: GPTConfig  # padded_vocab and n_embd are those of what the head reads
-    tied = False  # whether an output projection shares the embedding (LanguageModel says so)
-    forwards = True  # whether it is trained to read a text from left to right
-
-    def arrange(self, windows: Tensor, step: Step, given: int = 0) -> Read:
-        """The windows (B, T + 1) of a training step as it reads them. It never predicts the first `given`
-        tokens."""
-        return shifted(windows, given)
-
-    def plans(self, ids: "np.ndarray", given: int = 0) -> dict[str, Plan]:
-        """How a text is scored in other ways than from left to right, by name: first as the trunk is trained.
-        {}: it is trained from left to right."""
-        return {}
-
-    def new_readout(self) -> nn.Parameter:
-        """Weights (padded V, C) of an output projection that shares nothing, N(0, .02^2), as GPT-2's."""
-        c = self.config
-        weight = nn.Parameter(torch.empty(c.padded_vocab, c.n_embd).normal_(0.0, 0.02))
-        weight.data[c.vocab_size :] = 0
-        return weight
-
-    @property
-    def embedding(self) -> nn.Parameter | None:
-        """What a tied output projection shares: (padded V, C); None where there is nothing to share."""
-        return None
-
-    @property
-    def context(self) -> int:
-        """Tokens that it reads at most from left to right, to predict the one after each."""
-        return self.config.block_size
-
-
 class GPT(Trunk):
     """GPT-2's trunk: a token sees those before it."""
 
@@ -315,10 +318,7 @@ class GPT(Trunk):
         room = min(self.context, cache.kv.shape[4] - self.before if cache is not None else self.context)
         total = max(0, start - self.before) + T
         if total > room:
-            raise ValueError(
-                f"{total} tokens do not fit block_size = {room}: "
-                "shorten the text or train with a larger block"
-            )
+            raise ValueError(f"{total} tokens do not fit block_size = {room}")
 
     def decode(self, tokens: Tensor, cache: Cache, position: Tensor, places: Tensor | None = None) -> Tensor:
         """Hidden states (B, 1, C) of one more token (B, 1) in slot `position` (1,), from left to right:
@@ -410,37 +410,38 @@ class LanguageModel(nn.Module):
         return {name: t.detach().contiguous() for name, t in self.tensors().items()}
 
 
+# -----------------------------------------------------------------------------
+# From a run's configuration
+
+
 def trunk_config(config: dict[str, Any]) -> GPTConfig:
     """The sizes among the keys of a run's configuration. ValueError if they cannot be."""
     return GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
 
 
+def make_trunk(config: dict[str, Any]) -> Trunk:
+    """The trunk of a run's configuration. ValueError for one that there is not, or cannot be."""
+    name, args = config.get("trunk", "gpt"), config.get("trunk_args", {})
+    trunk = TRUNKS.get(name)
+    if trunk is None:
+        from common.places import registered
+
+        known = registered("model", "TRUNKS", "trunk")
+        check_choice(known, trunk=name)
+        trunk = known[name]
+    check_arguments(trunk, args)
+    return trunk(trunk_config(config), **args)
+
+
 def sketch(config: dict[str, Any]) -> Trunk:
-    """The trunk of a run's configuration, without numbers. ValueError if it cannot be made."""
+    """`make_trunk` without numbers."""
     with torch.device("meta"):
-        trunk = trunk_class(config)
-        return trunk(trunk_config({"vocab_size": 1, **config}), **config.get("trunk_args", {}))
+        return make_trunk({"vocab_size": 1, **config})
 
 
 def context(config: dict[str, Any]) -> int:
     """`Trunk.context` of a run's configuration."""
     return sketch(config).context
-
-
-def trunk_class(config: dict[str, Any]) -> type[Trunk]:
-    """The trunk of a run's configuration. ValueError for an unknown one, and for trunk_args that it does not
-    take."""
-    name, args = config.get("trunk", "gpt"), config.get("trunk_args", {})
-    trunk = TRUNKS.get(name)
-    if trunk is None:
-        from common.places import imported, trunks
-
-        trunk = imported(trunks(), "TRUNKS", name)
-    try:
-        inspect.signature(trunk).bind(None, **args)
-    except TypeError as error:
-        raise ValueError(f"trunk {name!r} does not take trunk_args = {args}: {error}") from None
-    return trunk
 
 
 def build(config: dict[str, Any]) -> LanguageModel:
@@ -449,15 +450,11 @@ def build(config: dict[str, Any]) -> LanguageModel:
     Its keys: GPTConfig's, head, head_args and, where it has them, trunk, trunk_args, tied, bayesian,
     prior_sigma, gain, learn_gain.
     """
-    size, args = trunk_config(config), config.get("trunk_args", {})
-    trunk = trunk_class(config)(size, **args)
-    weight = trunk.embedding
-    if not config.get("tied", True):
-        weight = trunk.new_readout()
-    elif weight is None:
+    trunk = make_trunk(config)
+    weight = trunk.embedding if config.get("tied", True) else trunk.new_readout()
+    if weight is None:
         raise ValueError(f"the trunk {config['trunk']!r} has no token embedding to share: use tied = False")
     optional = ("bayesian", "prior_sigma", "gain", "learn_gain")
     beside = {key: config[key] for key in optional if key in config}
-    return LanguageModel(
-        trunk, make_head(config["head"], size.vocab_size, weight, config["head_args"], **beside)
-    )
+    head = make_head(config["head"], config["vocab_size"], weight, config["head_args"], **beside)
+    return LanguageModel(trunk, head)

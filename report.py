@@ -5,33 +5,29 @@
     python report.py results/grammar out/baseline-grammar-1 other=out/sig_gpt-grammar-1 --out report.html
 
 A table is the name of its store without its ending: results/NAME of table.py, or --out of eval_diversity.py.
-A run is its out folder, and needs its checkpoint and its corpus. The page says what was trained on what, for
-how long, and what each row does differently. Where the truth is known the runs' next-word distributions
-stand beside it. All runs continue the same held-out prompts, each token shaded by -log p (of
-Bayesian rows also by epistemic uncertainty). A table follows
-with each of its measures, its groups and seeds, the figures that its rows give, and other pictures that lie
-beside it (NAME.*.png); without runs also texts of NAME.samples.
+A run is its out folder, and needs its checkpoint and its corpus. Where the truth is known the runs' next-word
+distributions stand beside it. All runs continue the same held-out prompts, each token shaded by -log p (of
+Bayesian rows also by epistemic uncertainty). A table follows with each of its measures, its groups and seeds,
+the figures that its rows give, and other pictures that lie beside it (NAME.*.png); without runs also texts of
+NAME.samples.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from common.config import Dtype, Natural, Positive, Seed, cli, read
 from common.device import get_device, settle_dtype
-from common.errors import UserError
 from common.files import beside, check_writable, replacing
-from data.held_out import HeldOut
-from data.prepared import tokenizer_of
+from data.corpus import tokenizer_of
 from evaluate.checks import check_comparable, check_text, open_split
 from evaluate.measure import NamedRun, open_runs
-from evaluate.report.about import opening
 from evaluate.report.page import render
-from evaluate.report.runs import ReportedRuns, SamplingSettings, examine, spread_places
-from evaluate.report.tables import open_table, table_path
-from evaluate.store import Row, Store
+from evaluate.report.runs import Drawing, ReportedRuns, examine, spread_places
+from evaluate.report.tables import different_settings, open_table, table_path
+from evaluate.sampling import held_out_prompts
+from evaluate.store import Store
 from evaluate.text import TextMeasure
-from evaluate.texts import held_out_prompts
 from model import context
 
 
@@ -54,67 +50,41 @@ class ReportConfig:
     # fmt: on
 
 
-def apart(shown: list[str]) -> tuple[list[Path], list[NamedRun]]:
-    """(names of tables, runs). UserError for what is neither."""
-    tables, runs = [], []
-    for argument in shown:
-        if table := table_path(Path(argument).expanduser()):
-            tables.append(table)
-            continue
-        try:
-            runs += open_runs([argument])
-        except FileNotFoundError:
-            raise UserError(
-                f"{argument!r} is neither a table nor a run: there is no {argument}.jsonl, and no checkpoint "
-                "in it; give results/NAME, or the out folder of a training run"
-            ) from None
-    return tables, runs
-
-
-def opened(c: ReportConfig, runs: list[NamedRun], tables: list[Path]) -> tuple[ReportConfig, HeldOut]:
-    """The configuration with its lengths of texts, and the split that all runs are asked about. UserError for
-    runs that cannot stand side by side."""
+def examine_runs(c: ReportConfig, runs: list[NamedRun], tables: list[Path]) -> ReportedRuns:
+    """What the runs say. UserError for runs that cannot stand side by side."""
     check_comparable(runs)
     split = open_split(runs, c.data, c.split)
     for run in runs:
         check_text(run.path, run.ckpt.config["dataset"], split.given)
+
+    # Prompts as long as the tables'
     reads = min(context(run.ckpt.config) for run in runs)
-    prompts = [row["settings"].get("prompt_tokens") for path in tables for row in text_rows(path)]
-    prompt = c.prompt_tokens or next(filter(None, prompts), min(28, reads // 3))
+    rows = [row for path in tables for row in Store(beside(path, ".jsonl")).rows(TextMeasure.name)]
+    lengths = [c.prompt_tokens, *(row["settings"].get("prompt_tokens") for row in rows)]
+    prompt = next(filter(None, lengths), min(28, reads // 3))
     new = c.new_tokens or max(1, min(60, reads - prompt))
-    if prompt + new > reads:
-        raise UserError(
-            f"prompt_tokens + new_tokens = {prompt + new}: these models read {reads} tokens; ask for fewer"
-        )
-    return replace(c, prompt_tokens=prompt, new_tokens=new), split
+    prompts = held_out_prompts(split.ids, c.prompts, prompt, new)
 
-
-def text_rows(table: Path) -> list[Row]:
-    return Store(beside(table, ".jsonl")).rows(TextMeasure.name)
-
-
-def examined(c: ReportConfig, runs: list[NamedRun], split: HeldOut) -> ReportedRuns:
     device = get_device(c.device)
-    settings = SamplingSettings(device, settle_dtype(c.dtype, device).name, c.samples, c.seed)
-    prompts = held_out_prompts(split.ids, c.prompts, c.prompt_tokens, c.new_tokens)
-    places = spread_places(split, min(context(run.ckpt.config) for run in runs), c.contexts)
-    return examine(runs, split, tokenizer_of(runs[0].ckpt), prompts, places, settings)
+    how = Drawing(device, settle_dtype(c.dtype, device).name, c.samples, c.seed)
+    places = spread_places(split, reads, c.contexts)
+    return examine(runs, split, tokenizer_of(runs[0].ckpt), prompts, places, how)
 
 
 def main(argv: list[str]) -> int:
     c = read(ReportConfig, argv, __doc__)
-    check_writable(Path(c.out))
-    names, runs = apart(c.shown)
-    c, split = opened(c, runs, names) if runs else (c, None)
-    tables = [open_table(name, c.prompts) for name in names]
-    shown = examined(c, runs, split) if split else None
-    judging = next((t.opening.judging for t in tables if t.opening), "")
-    configs = [(run.name, run.ckpt.config) for run in runs if not run.ckpt.foreign]
-    page = render(tables, shown, opening(configs, shown.parameters if shown else (), judging))
     out = Path(c.out)
-    with replacing(out) as f:
-        f.write(page.encode())
-    print(f"wrote {out}, {len(page.encode()) / 1e6:.1f} MB: open it in a browser")
+    check_writable(out)
+    paths = {argument: table_path(Path(argument).expanduser()) for argument in c.shown}
+    names = [path for path in paths.values() if path]
+    runs = open_runs([argument for argument, path in paths.items() if not path])
+    shown = examine_runs(c, runs, names) if runs else None
+    tables = [open_table(name, c.prompts) for name in names]
+    settings = different_settings({run.name: run.ckpt.config for run in runs if not run.ckpt.foreign})
+    page = render(tables, shown, settings).encode()
+    with replacing(out) as file:
+        file.write(page)
+    print(f"wrote {out}, {len(page) / 1e6:.1f} MB: open it in a browser")
     return 0
 
 

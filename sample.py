@@ -9,24 +9,25 @@ projection is Bayesian.
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from common.config import Dtype, Positive, Seed, Text, cli, read
-from common.device import Precision, autocast, float64_device, get_device, get_dtype, settle_dtype
+from common.device import autocast, float64_device, get_device, get_dtype, settle_dtype
 from common.errors import UserError
 from common.files import for_screen, read_text
-from data.prepared import sampler_of, tokenizer_of
+from data.corpus import sampler_of, tokenizer_of
 from data.tokenizers import Tokenizer, ids_of
-from evaluate.decoding import Decoding, drawn_by
+from evaluate.decoding import Decoding, decoding_flags
 from evaluate.sampling import entropies, generate, weight_draws
 from heads import Weights
 from model import LanguageModel
-from training.checkpoint import Checkpoint, Degenerate, load_model
+from training.checkpoint import Degenerate, load_model
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,6 @@ class SampleConfig(Decoding):
     seed: Seed = 1337               # of the text; with the run's own, of Bayesian weights
     samples: Positive = 8           # weight draws of a Bayesian projection, kept for the whole run
     uncertainty: bool = False       # total, aleatoric and epistemic, of each token, in nats
-    infill: Text = ""               # gaps are filled in by labs/orders/sample.py
     # machine
     which: Literal["best", "last"] = "best"  # checkpoint of the run
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
@@ -50,22 +50,13 @@ class SampleConfig(Decoding):
     no_cache: bool = False          # read the whole context for every token (slow; for comparison)
     # fmt: on
 
-    def __post_init__(self) -> None:
-        if self.infill:
-            raise UserError("infill: python labs/orders/sample.py fills in gaps")
-        if self.prompts and self.prompt != SampleConfig.prompt:
-            raise UserError(f"prompt = {self.prompt!r}, prompts = {self.prompts!r}: give one of the two")
 
-
-def written(tokenizer: Tokenizer, prompt: list[int], new: list[int], stop: str) -> tuple[str, bool]:
+def until_end(tokenizer: Tokenizer, prompt: list[int], new: list[int], stop: str) -> tuple[str, bool]:
     """The prompt and its continuation, up to an end-of-text token or `stop`; whether it ends with one."""
-    end = tokenizer.end_id
-    ends = end is not None and end in new
-    if end is not None and ends:
-        new = new[: new.index(end)]
-    text = tokenizer.decode(prompt + new)
+    before_end = [*takewhile(lambda i: i != tokenizer.end_id, new)]
+    text = tokenizer.decode(prompt + before_end)
     at = text.find(stop, len(tokenizer.decode(prompt))) if stop else -1
-    return (text, ends) if at < 0 else (text[:at], True)
+    return (text, len(before_end) < len(new)) if at < 0 else (text[:at], True)
 
 
 class Stream:
@@ -87,66 +78,37 @@ def read_prompts(prompt: str, file: str) -> list[str]:
     """The prompts asked for: of a file its lines."""
     if not file:
         return [prompt]
-    text = read_text(Path(file))
-    prompts = [line for line in text.split("\n") if line]
-    if not prompts:
-        raise UserError(f"--prompts {file}: the file holds no prompt; put one on each line")
-    return prompts
-
-
-def encode(prompts: list[str], tokenizer: Tokenizer, block_size: int) -> list[list[int]]:
-    """The ids of each prompt. UserError for one that the model cannot read."""
-    encoded = []
-    for text in prompts:
-        ids = ids_of(text, tokenizer)
-        if not ids:
-            raise UserError("the prompt is empty: give at least one character")
-        if len(ids) > block_size:
-            raise UserError(
-                f"the prompt {text[:40]!r} has {len(ids)} tokens; "
-                f"this model reads at most {block_size} (block_size): shorten it"
-            )
-        encoded.append(ids)
-    return encoded
-
-
-def introduce(c: SampleConfig, ckpt: Checkpoint, dtype: Precision, draws: Sequence[Weights]) -> None:
-    """Says on stderr what samples from what, and how."""
-    if c.uncertainty and len(draws) == 1:
-        print(
-            "note: the weights of this model are points or a single draw: the epistemic part is 0",
-            file=sys.stderr,
-        )
-    print(
-        f"{ckpt.path}: step {ckpt.progress.get('step', 'unknown')}, head {ckpt.config['head']}; "
-        f"{drawn_by(c)}, seed {c.seed}; "
-        f"{dtype.name}: {dtype.reason}",
-        file=sys.stderr,
-    )
+    return [line for line in read_text(Path(file)).split("\n") if line]
 
 
 def main(argv: list[str]) -> int:
     c = read(SampleConfig, argv, __doc__)
+
+    # Read the checkpoint
     device = get_device(c.device)
     dtype = settle_dtype(c.dtype, device)
     model, ckpt = load_model(c.checkpoint, c.which, device, get_dtype(dtype.name))
-    if sampler := sampler_of(dataset := ckpt.config.get("dataset", "")):
-        raise UserError(f"{ckpt.path} is of {dataset}, no text: python {sampler} draws from such runs")
+    sampler = sampler_of(ckpt.config.get("dataset", ""))
+    if sampler or not model.trunk.forwards:
+        other = sampler or "labs/orders/sample.py"
+        raise UserError(f"{ckpt.path} writes no text from left to right: python {other} draws from it")
     tokenizer = tokenizer_of(ckpt)
-    if not model.trunk.forwards:
-        raise UserError(f"{ckpt.path} does not read from left to right: python labs/orders/sample.py")
-    prompts = encode(read_prompts(c.prompt, c.prompts), tokenizer, model.trunk.context)
+    step, head = ckpt.progress.get("step", "unknown"), ckpt.config["head"]
+    how = f"{decoding_flags(c)}, seed {c.seed}; {dtype.name}: {dtype.reason}"
+    print(f"{ckpt.path}: step {step}, head {head}; {how}", file=sys.stderr)
+
+    # Sample after each prompt
     draws = weight_draws(model, ckpt.config, c.samples, c.seed, dtype.name)
-    introduce(c, ckpt, dtype, draws)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
-    began, n = time.perf_counter(), 0
-    try:
-        for i, ids in enumerate(prompts):
-            title = f"prompt {i + 1}" if len(prompts) > 1 else ""
-            prompt = torch.tensor([ids] * c.num_samples, device=device)
-            n += write_samples(c, model, tokenizer, prompt, draws, generator, dtype.name, title)
-    except Degenerate as e:
-        raise Degenerate(e.reason, ckpt.path) from None
+    prompts, began, n = read_prompts(c.prompt, c.prompts), time.perf_counter(), 0
+    for i, text in enumerate(prompts):
+        title = f"prompt {i + 1}" if len(prompts) > 1 else ""
+        start = torch.tensor([ids_of(text, tokenizer)] * c.num_samples, device=device)
+        tokens = generate(model, start, c.length, draws, c, generator, not c.no_cache, dtype.name)
+        try:
+            n += write_samples(c, model, tokenizer, start, draws, tokens, dtype.name, title)
+        except Degenerate as e:
+            raise Degenerate(e.reason, ckpt.path) from None
     print(f"{n} tokens, {n / (time.perf_counter() - began):,.0f} tokens/s", file=sys.stderr)
     return 0
 
@@ -157,46 +119,43 @@ def write_samples(
     tokenizer: Tokenizer,
     prompt: torch.Tensor,
     draws: list[Weights],
-    generator: torch.Generator,
+    tokens: Iterable[tuple[torch.Tensor, torch.Tensor]],
     dtype: str,
     title: str,
 ) -> int:
     """All samples of one prompt (num_samples, P): streamed if there is one, in turn if there are several.
-    How many tokens were drawn."""
+
+    `tokens` are those of `generate`. How many of them were drawn.
+    """
     ids = prompt[0].tolist()
     stream = Stream(c.stop) if c.num_samples == 1 else None
     if title and stream:
         print(f"--- {title}")
     texts: list[list[int]] = [[] for _ in range(c.num_samples)]
-    how: dict[str, Any] = {"generator": generator, "cached": not c.no_cache, "dtype": dtype}
     unsure = []
-    for n, (token, hidden) in enumerate(generate(model, prompt, c.length, draws, c, **how)):
-        for text, i in zip(texts, token.tolist()):
-            text.append(i)
+    for n, (token, hidden) in enumerate(tokens):
+        for new, i in zip(texts, token.tolist()):
+            new.append(i)
         if c.uncertainty:
             with autocast(prompt.device, dtype):
                 unsure.append(torch.stack(entropies(model, hidden, draws), 1))  # (B, 3)
-        sofar, ended = written(tokenizer, ids, texts[0], c.stop)
+        text, ended = until_end(tokenizer, ids, texts[0], c.stop)
         if stream:
-            stream.show(sofar, last=ended or n == c.length - 1)
-        if ended and all(written(tokenizer, ids, new, c.stop)[1] for new in texts):
+            stream.show(text, last=ended or n == c.length - 1)
+        if ended and all(until_end(tokenizer, ids, new, c.stop)[1] for new in texts):
             break
     for b, new in enumerate(texts):
         if stream:
             print()
         else:
-            whole, _ = written(tokenizer, ids, new, c.stop)
-            print(f"--- {title + ', ' if title else ''}sample {b + 1}\n{for_screen(whole)}")
+            text, _ = until_end(tokenizer, ids, new, c.stop)
+            print(f"--- {title + ', ' if title else ''}sample {b + 1}\n{for_screen(text)}")
         if c.uncertainty:
-            write_uncertainty(tokenizer, new, [u[b].tolist() for u in unsure])
+            print(f"{'token':>20}  total  aleatoric  epistemic   (nats)")
+            for i, (total, aleatoric, epistemic) in zip(new, (u[b].tolist() for u in unsure)):
+                token_text = repr(tokenizer.decode([i]))
+                print(f"{token_text:>20}  {total:5.2f}  {aleatoric:9.2f}  {epistemic:9.4f}")
     return sum(map(len, texts))
-
-
-def write_uncertainty(tokenizer: Tokenizer, ids: list[int], parts: list[list[float]]) -> None:
-    """The tokens of a text, each with its total, aleatoric and epistemic uncertainty."""
-    print(f"{'token':>20}  total  aleatoric  epistemic   (nats)")
-    for token, (total, aleatoric, epistemic) in zip(ids, parts):
-        print(f"{tokenizer.decode([token])!r:>20}  {total:5.2f}  {aleatoric:9.2f}  {epistemic:9.4f}")
 
 
 if __name__ == "__main__":

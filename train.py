@@ -35,7 +35,7 @@ from common.config import cli, completed, read
 from common.device import autocast, flops_per_token, peak_flops
 from common.errors import UserError
 from common.log import Log, duration, start_wandb
-from common.places import heads
+from common.places import registered
 from config.defaults import TrainConfig
 from data.batches import Loader, windows_at_a_time
 from data.tokenizers import tokenizer_name
@@ -68,7 +68,8 @@ class Diverged(RuntimeError):
 
 def main(argv: list[str]) -> int:
     """Trains, and leaves a run in out_dir; the exit code."""
-    config = settled(read(TrainConfig, argv, f"{__doc__}\n    # heads.HEADS: {', '.join(heads())}"))
+    about = f"{__doc__}\n    # heads: {', '.join(registered('heads', 'HEADS', 'heads'))}"
+    config = settled(read(TrainConfig, argv, about))
     end_with_table()
     procs = Processes(config.device)
     out = Path(config.out_dir)

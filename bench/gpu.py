@@ -32,7 +32,6 @@ from typing import Any, NamedTuple
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO))
 
-from common.places import EXTRAS, missing, not_installed
 
 PARTS = ("tests", "training", "trials", "124M", "12M", "heads", "sampling")
 # a step has 6,144 tokens: at beta2 = .999 AdamW's memory is that of .99 at brief.py's 1,024
@@ -186,10 +185,6 @@ def main() -> int:
     tiny = args.size == "tiny"
     if tiny and not args.out:
         p.exit(2, "gpu.py: --size tiny leaves no results to keep: give --out DIR\n")
-    if lacks := missing(*EXTRAS[""]):
-        p.exit(2, f"gpu.py: {not_installed(*lacks)}\n")
-    if lacks := missing("pytest", *EXTRAS["tables"], *EXTRAS["bayes"]):
-        print(f"not installed: {', '.join(lacks)}; what needs them will fail", flush=True)
     import torch
 
     if not tiny and not torch.cuda.is_available():

@@ -29,150 +29,119 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bench.timing import arguments, dtypes, median, resident_mb, turns, write
+from bench.timing import arguments, dtypes, median, memory_mb, turns, write
 from common.device import DTYPES, autocast
-from common.places import heads
-from heads import OutputHead, Targets, chunked_loss, make_head, project
+from common.places import registered
+from heads import Targets, chunked_loss, make_head, project
 
 WAYS = ("plain", "materialised", "chunked", "linear_ce", "products")
 LABELS = 51
 
 
-def loss(way: str, oh: OutputHead, hidden: torch.Tensor, targets: Targets) -> torch.Tensor:
-    weights = oh.projection.draw()
-    if way == "chunked":
-        return chunked_loss(hidden, weights, oh.head, targets)
-    V = oh.head.vocab_size
-    if way == "plain":
-        logits = F.linear(hidden, weights.weight)[:, :V].float()
-        return F.cross_entropy(logits, targets.token, reduction="sum")
-    if way == "linear_ce":
-        return F.linear_cross_entropy(
-            hidden, weights.weight[:V], targets.token, reduction="sum", options=nn.LinearCrossEntropyOptions()
-        )
-    return oh.head.loss(project(hidden, weights, oh.head), targets).sum()
-
-
 class Case:
     """Inputs, parameters and their gradients of one head; `step(way)` is a forward and a backward."""
 
-    def __init__(self, head: str, dtype: str, rows: int, dim: int, vocab: int, device: str = "cpu"):
+    def __init__(self, head: str, dtype: str, rows: int, dim: int, vocab: int, device: str):
         torch.manual_seed(0)
-        self.device, self.dtype = torch.device(device), dtype
+        self.device, self.dtype = device, dtype
         weight = nn.Parameter(0.02 * torch.randn(-(-vocab // 64) * 64, dim))
-        self.oh = make_head(head, vocab, weight).to(self.device)
-        if self.device.type == "cuda":
+        self.oh = make_head(head, vocab, weight).to(device)
+        if device.startswith("cuda"):
             torch.compiler.reset()  # which keeps 8 compilations of the function that all heads share
             self.oh.compile()
-        self.hidden = torch.randn(rows, dim, device=self.device, requires_grad=True)
-        ids = torch.randint(vocab, (rows, LABELS if self.oh.head.multi_label else 1), device=self.device)
-        self.targets = Targets(ids, torch.ones(ids.shape, device=self.device))
+        self.hidden = torch.randn(rows, dim, device=device, requires_grad=True)
+        ids = torch.randint(vocab, (rows, LABELS if self.oh.head.multi_label else 1), device=device)
+        self.targets = Targets(ids, torch.ones(ids.shape, device=device))
         for p in (self.hidden, *self.oh.parameters()):
             p.grad = torch.ones_like(p)  # written: its pages count as taken before the run
 
     def step(self, way: str) -> None:
+        hidden, targets, V = self.hidden, self.targets, self.oh.head.vocab_size
+        weights = self.oh.projection.draw()
         with autocast(self.device, self.dtype):
             if way == "products":
-                return self.products()
-            total = loss(way, self.oh, self.hidden, self.targets)
+                with torch.no_grad():
+                    z = hidden @ weights.weight[:V].t()
+                    z @ weights.weight[:V], z.t() @ hidden  # z as its gradient, of the same shape and dtype
+                return
+            if way == "plain":
+                logits = F.linear(hidden, weights.weight)[:, :V].float()
+                total = F.cross_entropy(logits, targets.token, reduction="sum")
+            elif way == "linear_ce":
+                how = dict(reduction="sum", options=nn.LinearCrossEntropyOptions())
+                total = F.linear_cross_entropy(hidden, weights.weight[:V], targets.token, **how)
+            elif way == "chunked":
+                total = chunked_loss(hidden, weights, self.oh.head, targets)
+            else:
+                total = self.oh.head.loss(project(hidden, weights, self.oh.head), targets).sum()
         total.backward()
 
-    @torch.no_grad()
-    def products(self) -> None:
-        weight = self.oh.projection.draw().weight[: self.oh.head.vocab_size]
-        logits = self.hidden @ weight.t()
-        logits @ weight, logits.t() @ self.hidden  # as their gradient, which has the same shape and dtype
 
-
-def peak_mb(way: str, head: str, dtype: str, rows: int, dim: int, vocab: int, device: str = "cpu") -> float:
+def step_mb(way: str, head: str, dtype: str, rows: int, dim: int, vocab: int, device: str) -> float:
     """Memory that one step takes in this process at its peak, in MB, beyond what was in use before it."""
     # libraries allocate their own once; what a step of the real size frees might stay with the allocator
     Case(head, dtype, 8, 8, 64, device).step(way)
     case = Case(head, dtype, rows, dim, vocab, device)
-    if case.device.type == "cuda":
+    if device.startswith("cuda"):
         case.step(way)  # compiles for this size
-        torch.cuda.reset_peak_memory_stats(case.device)
-        before = torch.cuda.memory_allocated(case.device)
-        case.step(way)
-        return (torch.cuda.max_memory_allocated(case.device) - before) / 2**20
-    before = resident_mb("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+        torch.cuda.reset_peak_memory_stats(device)
+    before = memory_mb(device, peak=False)
+    if device == "cpu":
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again here
     case.step(way)
-    return resident_mb("VmHWM") - before
+    return memory_mb(device) - before
 
 
-def peak_in_a_process(
-    way: str, head: str, dtype: str, rows: int, dim: int, vocab: int, device: str = "cpu"
-) -> float:
-    size = [f"--rows={rows}", f"--dim={dim}", f"--vocab={vocab}", f"--device={device}"]
-    command = [sys.executable, __file__, "--peak", way, head, dtype, *size]
-    return float(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
-
-
-def measure(head: str, dtype: str, ways: list[str], rounds: int, size: tuple) -> list[dict]:
+def compare(head: str, dtype: str, ways: list[str], args: argparse.Namespace, vocab: int) -> list[dict]:
     """Median seconds and peak memory of each way; the first step of each warms up."""
-    vocab = size[2]
-    case = Case(head, dtype, *size)
+    case = Case(head, dtype, args.rows, args.dim, vocab, args.device)
     cpu: dict[str, list[float]] = {way: [] for way in ways}
 
-    def step(way: str, case: Case = case) -> None:
+    def step(way: str) -> None:
         start = time.process_time()
         case.step(way)
         cpu[way].append(time.process_time() - start)
 
-    seconds = turns({way: partial(step, way) for way in ways}, rounds, 1, case.device)
-    del case, step
+    seconds = turns({way: partial(step, way) for way in ways}, args.rounds, 1, args.device)
     results = []
     for way in ways:
         r = {"dtype": dtype, "vocab": vocab, "head": head, "way": way, "seconds": median(seconds[way])}
-        r["cpu_seconds"] = min(cpu[way])
-        results.append({**r, "peak_mb": peak_in_a_process(way, head, dtype, *size)})
+        size = ["--rows", args.rows, "--dim", args.dim, "--vocab", vocab, "--device", args.device]
+        command = [sys.executable, __file__, *map(str, size), "--peak", way, head, dtype]
+        peak = float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        results.append({**r, "cpu_seconds": min(cpu[way]), "peak_mb": peak})
     return results
 
 
-def show(r: dict, base: dict) -> None:
-    """Prints a result, and what it is of `base`, plain softmax."""
-    time_ratio, memory_ratio = r["seconds"] / base["seconds"], r["peak_mb"] / max(base["peak_mb"], 1)
-    print(
-        f"{r['dtype']:9} {r['vocab']:7,} {r['head']:16} {r['way']:13} "
-        f"{r['seconds']:6.3f} s ({time_ratio:.2f}x of plain softmax), "
-        f"{r['peak_mb']:6.0f} MB ({memory_ratio:.0%})",
-        flush=True,
-    )
-
-
 def main() -> None:
-    p = arguments(__doc__, rounds=5, device=True)
-    for name, default in (("rows", 2048), ("dim", 384)):
-        p.add_argument(f"--{name}", type=int, default=default)
+    p = arguments(__doc__, rounds=5)
+    p.add_argument("--rows", type=int, default=2048)
+    p.add_argument("--dim", type=int, default=384)
     p.add_argument("--vocab", type=int, nargs="+", default=[50257], help="each of them in turn")
-    p.add_argument(
-        "--heads",
-        nargs="+",
-        choices=heads(),
-        default=["softmax", "label_smoothing", "sigmoid", "gs_softmax_f1", "gs_softmax_f2"],
-        help="softmax first: it is the base",
-    )
-    p.add_argument(
-        "--dtypes", nargs="+", choices=DTYPES, help="default: float32, and what auto takes on the device"
-    )
+    usual = ["softmax", "label_smoothing", "sigmoid", "gs_softmax_f1", "gs_softmax_f2"]
+    known = registered("heads", "HEADS", "heads")
+    p.add_argument("--heads", nargs="+", choices=known, default=usual, help="softmax first: the base")
+    p.add_argument("--dtypes", nargs="+", choices=DTYPES, help="default: float32, and auto's")
     p.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     p.add_argument("--peak", nargs=3, metavar=("WAY", "HEAD", "DTYPE"), help=argparse.SUPPRESS)
     args = p.parse_args()
-    sizes = [(args.rows, args.dim, vocab, args.device) for vocab in args.vocab]
     if args.peak:
-        print(peak_mb(args.peak[0], *args.peak[1:], *sizes[0]))
-        return
-    results = []
-    for dtype, size in product(args.dtypes or dtypes(args.device), sizes):
+        return print(step_mb(*args.peak, args.rows, args.dim, args.vocab[0], args.device))
+    results: list[dict] = []
+    for dtype, vocab in product(args.dtypes or dtypes(args.device), args.vocab):
         base = None  # plain softmax: the first of a dtype and size
         for head in args.heads:
             ways = [w for w in args.ways if head == "softmax" or w in ("materialised", "chunked")]
             if not hasattr(nn, "LinearCrossEntropyOptions"):
                 ways = [w for w in ways if w != "linear_ce"]
-            for r in measure(head, dtype, ways, args.rounds, size):
+            for r in compare(head, dtype, ways, args, vocab):
                 base = base or r
-                show(r, base)
+                ratio, memory = r["seconds"] / base["seconds"], r["peak_mb"] / max(base["peak_mb"], 1)
+                print(
+                    f"{dtype:9} {vocab:7,} {head:16} {r['way']:13} {r['seconds']:6.3f} s ({ratio:.2f}x of "
+                    f"plain softmax), {r['peak_mb']:6.0f} MB ({memory:.0%})",
+                    flush=True,
+                )
                 results.append(r)
     write(args, ["rounds", "rows", "dim", "vocab"], results, labels=LABELS)
 

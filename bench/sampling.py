@@ -19,6 +19,7 @@ A CPU without bf16, as far as settings emulate one:
 
 import argparse
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
-from torch import nn
 
-from bench.timing import arguments, dtypes, median, nanogpt, peak_mb, skipped, turns, write
+from bench.timing import arguments, dtypes, median, memory_mb, nanogpt, turns, write
 from common.device import autocast
+from common.places import missing
 from evaluate.decoding import Decoding
 from evaluate.sampling import generate
 from heads import make_head
@@ -40,117 +41,88 @@ SIZES = {"124M": GPTConfig(50257, 1024, 12, 12, 768), "tiny": GPTConfig(300, 64,
 PROMPT, TEMPERATURE, TOP_K = 10, 0.8, 200
 
 
-def ours(config: GPTConfig, device: str, dtype: str) -> LanguageModel:
+def ours(c: GPTConfig, prompt: torch.Tensor, tokens: int, dtype: str) -> Callable[[], None]:
     torch.manual_seed(0)
-    trunk = GPT(config)
-    model = LanguageModel(trunk, make_head("softmax", config.vocab_size, trunk.wte.weight))
-    model = model.eval().requires_grad_(False).to(device)
+    trunk = GPT(c)
+    model = LanguageModel(trunk, make_head("softmax", c.vocab_size, trunk.wte.weight))
+    model = model.eval().requires_grad_(False).to(prompt.device)
     model.lower(getattr(torch, dtype))
-    return model
-
-
-def run_ours(model: LanguageModel, dtype: str, prompt: torch.Tensor, tokens: int) -> None:
-    draws = model.head.draws(1, 0, getattr(torch, dtype))
-    generator = torch.Generator(prompt.device).manual_seed(0)
     decoding = Decoding(temperature=TEMPERATURE, top_k=TOP_K)
-    for _ in generate(model, prompt, tokens, draws, decoding, generator, dtype=dtype):
-        pass
+
+    def run() -> None:
+        draws = model.head.draws(1, 0, getattr(torch, dtype))
+        generator = torch.Generator(prompt.device).manual_seed(0)
+        for _ in generate(model, prompt, tokens, draws, decoding, generator, dtype=dtype):
+            pass
+
+    return run
 
 
-def transformers_model(config: GPTConfig, dtype: str, device: str) -> nn.Module:
+def transformers(c: GPTConfig, prompt: torch.Tensor, tokens: int, dtype: str) -> Callable[[], None]:
     """GPT-2 as transformers initialises it: its time does not depend on the weights."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    c = config
     sizes = {"n_positions": c.block_size, "n_layer": c.n_layer, "n_head": c.n_head, "n_embd": c.n_embd}
     hf = GPT2LMHeadModel(GPT2Config(vocab_size=c.vocab_size, bos_token_id=0, eos_token_id=0, **sizes))
-    return hf.eval().to(getattr(torch, dtype)).to(device)
+    hf = hf.eval().to(getattr(torch, dtype)).to(prompt.device)
+    how = dict(do_sample=True, temperature=TEMPERATURE, top_k=TOP_K, pad_token_id=0)
+    how |= dict(attention_mask=torch.ones_like(prompt), max_new_tokens=tokens, min_new_tokens=tokens)
+
+    @torch.no_grad()
+    def run() -> None:
+        assert hf.generate(prompt, **how).shape[1] == prompt.shape[1] + tokens
+
+    return run
 
 
-@torch.no_grad()
-def run_transformers(hf: Any, prompt: torch.Tensor, tokens: int) -> None:
-    out = hf.generate(
-        prompt,
-        attention_mask=torch.ones_like(prompt),
-        do_sample=True,
-        temperature=TEMPERATURE,
-        top_k=TOP_K,
-        max_new_tokens=tokens,
-        min_new_tokens=tokens,
-        pad_token_id=0,
-    )
-    assert out.shape[1] == prompt.shape[1] + tokens
-
-
-def nanogpt_model(path: Path, config: GPTConfig, device: str) -> nn.Module:
-    module: Any = nanogpt(path)
-    c = config
+def nanogpt_steps(args: argparse.Namespace, c: GPTConfig, batch: int, dtype: str) -> dict[int, Callable]:
+    """Of five lengths of the text: one more token of each text, which is a pass over all of it."""
+    module: Any = nanogpt(args.nanogpt)
     sizes = {"block_size": c.block_size, "n_layer": c.n_layer, "n_head": c.n_head, "n_embd": c.n_embd}
     gpt = module.GPT(module.GPTConfig(vocab_size=c.padded_vocab, dropout=0.0, bias=True, **sizes))
-    return gpt.eval().to(device)
+    gpt = gpt.eval().to(args.device)
 
+    def step(context: torch.Tensor) -> None:
+        with autocast(args.device, dtype):
+            gpt.generate(context, 1, temperature=TEMPERATURE, top_k=TOP_K)
 
-def step_nanogpt(gpt: Any, context: torch.Tensor, dtype: str) -> None:
-    """One more token of each text (B, T): a pass over all of it."""
-    with autocast(context.device, dtype):
-        gpt.generate(context, 1, temperature=TEMPERATURE, top_k=TOP_K)
+    lengths = np.linspace(PROMPT, PROMPT + args.tokens - 1, 5).astype(int).tolist()
+    return {n: partial(step, torch.randint(c.vocab_size, (batch, n), device=args.device)) for n in lengths}
 
 
 def measure(args: argparse.Namespace, batch: int) -> list[dict]:
-    config, gpu = SIZES[args.size], args.device.startswith("cuda")
-    measured = args.dtypes or (dtypes(args.device)[-1:] if gpu else dtypes(args.device))
-    prompt = torch.randint(config.vocab_size, (batch, PROMPT), device=args.device)
-    programs = {
-        f"ours, {d}": partial(run_ours, ours(config, args.device, d), d, prompt, args.tokens)
-        for d in measured
-    }
-    try:
-        for d in measured:
-            theirs = transformers_model(config, d, args.device)
-            programs[f"transformers, {d}"] = partial(run_transformers, theirs, prompt, args.tokens)
-    except ImportError:
-        skipped("transformers", "pip install transformers")
-    lengths = np.linspace(PROMPT, PROMPT + args.tokens - 1, 5).astype(int)
-    if args.nanogpt:
-        gpt = nanogpt_model(args.nanogpt, config, args.device)
-        contexts = {
-            f"nanoGPT at {n} tokens": torch.randint(config.vocab_size, (batch, n), device=args.device)
-            for n in lengths
-        }
-        programs |= {name: partial(step_nanogpt, gpt, x, measured[0]) for name, x in contexts.items()}
-    else:
-        skipped("nanoGPT", "give --nanogpt DIR, a checkout of karpathy/nanoGPT")
-    seconds = {name: median(s) for name, s in turns(programs, args.rounds, 1, args.device).items()}
-    if args.nanogpt:
-        at = [seconds.pop(f"nanoGPT at {n} tokens") for n in lengths]
-        seconds[f"nanoGPT, {measured[0]}"] = float(np.trapezoid(at, lengths) + (at[0] + at[-1]) / 2)
-    results = [
-        {"batch": batch, "program": name, "seconds": s, "tokens_per_s": batch * args.tokens / s}
-        for name, s in seconds.items()
-    ]
-    base = next((r for r in results if r["program"].startswith("transformers")), results[0])
-    for r in results:
-        ratio = f"{r['tokens_per_s'] / base['tokens_per_s']:.2f}x of {base['program']}"
-        speed = f"{r['seconds']:8.2f} s  {r['tokens_per_s']:9,.1f} tok/s"
-        print(f"batch {batch:3}  {r['program']:24} {speed}  {ratio}", flush=True)
+    c = SIZES[args.size]
+    measured = args.dtypes or dtypes(args.device)[-1 if args.device.startswith("cuda") else 0 :]
+    prompt = torch.randint(c.vocab_size, (batch, PROMPT), device=args.device)
+    makers = (ours,) if missing("transformers") else (ours, transformers)
+    named = [(f"{make.__name__}, {d}", make, d) for make in makers for d in measured]
+    programs: dict[Any, Callable] = {name: make(c, prompt, args.tokens, d) for name, make, d in named}
+    steps = nanogpt_steps(args, c, batch, measured[0]) if args.nanogpt else {}
+    seconds = {k: median(s) for k, s in turns(programs | steps, args.rounds, 1, args.device).items()}
+    if steps:
+        at = [seconds.pop(n) for n in steps]
+        seconds[f"nanoGPT, {measured[0]}"] = float(np.trapezoid(at, [*steps]) + (at[0] + at[-1]) / 2)
+    base = f"{makers[-1].__name__}, {measured[0]}"
+    results = []
+    for name, s in seconds.items():
+        speed = batch * args.tokens / s
+        results.append({"batch": batch, "program": name, "seconds": s, "tokens_per_s": speed})
+        print(
+            f"batch {batch:3}  {name:24} {s:8.2f} s  {speed:9,.1f} tok/s  {seconds[base] / s:.2f}x of {base}"
+        )
     return results
 
 
 def main() -> None:
-    p = arguments(__doc__, rounds=5, device=True)
-    p.add_argument("--nanogpt", type=Path)
+    p = arguments(__doc__, rounds=5)
+    p.add_argument("--nanogpt", type=Path, help="a checkout of karpathy/nanoGPT")
     p.add_argument("--size", choices=SIZES, default="124M")
     p.add_argument("--batches", type=int, nargs="+", default=[1, 16])
     p.add_argument("--tokens", type=int, default=500)
-    p.add_argument(
-        "--dtypes",
-        nargs="+",
-        choices=("float32", "bfloat16"),
-        help="what the device computes; on a GPU what auto takes",
-    )
+    p.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), help="default: the device's")
     args = p.parse_args()
     results = [r for batch in args.batches for r in measure(args, batch)]
-    write(args, ["size", "tokens", "rounds"], results, peak_mb=peak_mb(args.device))
+    write(args, ["size", "tokens", "rounds"], results, peak_mb=memory_mb(args.device))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,28 +23,22 @@ from common.device import ISA_VARIABLE, capabilities, choose_dtype
 median = statistics.median
 
 
-def arguments(doc: str, rounds: int = 0, device: bool = False) -> argparse.ArgumentParser:
-    """The arguments that benchmarks share: --out and, for those that are timed, --rounds and --device."""
+def arguments(doc: str, rounds: int) -> argparse.ArgumentParser:
+    """The arguments that benchmarks share."""
     p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    if rounds:
-        p.add_argument("--rounds", type=int, default=rounds, help="timed runs of each program")
-    if device:
-        p.add_argument("--device", default="cpu")
+    p.add_argument("--rounds", type=int, default=rounds, help="timed runs of each program")
+    p.add_argument("--device", default="cpu")
     p.add_argument("--out", type=Path, help="the JSON to write")
     return p
 
 
-def sync(device: str | torch.device) -> None:
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def timed(program: Callable[[], Any], device: str | torch.device = "cpu") -> float:
+def timed(program: Callable[[], Any], device: str) -> float:
     """Seconds of one run."""
-    sync(device)
+    wait = partial(torch.cuda.synchronize, device) if device.startswith("cuda") else lambda: None
+    wait()
     start = time.perf_counter()
     program()
-    sync(device)
+    wait()
     return time.perf_counter() - start
 
 
@@ -80,10 +75,7 @@ class Served:
 
     def ask(self, request: str) -> Any:
         print(request, file=self.process.stdin, flush=True)
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise SystemExit(f"{' '.join(self.process.args[1:])} died, see its message above")
-        return json.loads(answer)
+        return json.loads(self.process.stdout.readline())  # empty if it died, with a message above
 
     def step(self) -> float:
         """Seconds of one step, by the program's own clock."""
@@ -109,29 +101,22 @@ def serve(make: Callable[[], Any], device: str = "cpu") -> None:
         cpu.append(time.process_time() - start)
         return seconds
 
-    def report() -> dict[str, Any]:
-        return {**program.report(), "cpu_seconds": median(cpu)}
-
+    report = lambda: {**program.report(), "cpu_seconds": median(cpu)}
     answer = {"ready": lambda: None, "step": step, "report": report}
     for line in sys.stdin:
         print(json.dumps(answer[line.strip()]()), file=answers, flush=True)
 
 
-def peak_mb(device: str) -> float:
-    """Peak memory of this process: allocated on the GPU, or resident."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    return resident_mb("VmHWM")
-
-
-def resident_mb(key: str) -> float:
-    """VmHWM (the peak) or VmRSS of this process.
+def memory_mb(device: str, peak: bool = True) -> float:
+    """Memory of this process, at its peak or now: allocated on the GPU, or resident.
 
     Not by getrusage, whose peak starts at that of the parent process.
     """
-    lines = Path("/proc/self/status").read_text().splitlines()
-    line = next(line for line in lines if line.startswith(key))
-    return int(line.split()[1]) / 1024
+    if device.startswith("cuda"):
+        cuda = torch.cuda
+        return (cuda.max_memory_allocated if peak else cuda.memory_allocated)(device) / 2**20
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(rf"{'VmHWM' if peak else 'VmRSS'}:\s*(\d+)", status)[1]) / 1024
 
 
 # The features that decide how fast a CPU multiplies matrices
@@ -172,16 +157,11 @@ def nanogpt(checkout: Path) -> ModuleType:
     return module
 
 
-def skipped(program: str, remedy: str) -> None:
-    print(f"skipped: {program} ({remedy})", file=sys.stderr)
-
-
 def without_places(value: Any) -> Any:
     """An argument or setting as the JSON has it: an absolute path becomes its last component."""
-    if not isinstance(value, (str, Path)):
-        return value
     flag, equals, path = str(value).rpartition("=")
-    return flag + equals + (Path(path).name if Path(path).is_absolute() else path)
+    named = flag + equals + (Path(path).name if Path(path).is_absolute() else path)
+    return named if isinstance(value, (str, Path)) else value
 
 
 def write(args: argparse.Namespace, settings: list[str], results: Any, **more: Any) -> None:
@@ -189,6 +169,6 @@ def write(args: argparse.Namespace, settings: list[str], results: Any, **more: A
     if not args.out:
         return
     command = " ".join(["python", f"bench/{Path(sys.argv[0]).name}", *map(without_places, sys.argv[1:])])
-    content = {"command": command, "machine": machine(getattr(args, "device", "cpu"))}
+    content = {"command": command, "machine": machine(args.device)}
     content |= {key: without_places(getattr(args, key)) for key in settings} | more
     args.out.write_text(json.dumps(content | {"results": results}, indent=1) + "\n")

@@ -17,6 +17,8 @@ prepared folder: it takes random tokens of GPT-2's vocabulary. Losses then mean 
 """
 
 import argparse
+import math
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,7 +33,7 @@ import torch
 
 import evaluate.text_task
 import train
-from bench.timing import Served, arguments, dtypes, median, nanogpt, peak_mb, serve, skipped, turns, write
+from bench.timing import Served, arguments, dtypes, median, memory_mb, nanogpt, serve, turns, write
 from common.config import read
 from common.device import autocast, flops_per_token, peak_flops
 from common.files import write_json
@@ -59,18 +61,9 @@ class Ours:
 
     def __init__(self, row: str, size: str, device: str, folder: Path, teacher: Path, **changes):
         config = read(train.TrainConfig, [str(Path(__file__).parents[1] / "config" / f"{row}.py")])
-        settings = dict(
-            SIZES[size],
-            name=row,
-            out_dir=str(folder / "out"),
-            teacher=str(teacher),
-            device=device,
-            learning_rate=LR,
-            min_lr=LR,
-            warmup_steps=0,
-            max_steps=10**6,
-        )
-        for key, value in {**settings, **changes}.items():
+        own = dict(name=row, out_dir=str(folder / "out"), teacher=str(teacher), device=device)
+        schedule = dict(learning_rate=LR, min_lr=LR, warmup_steps=0, max_steps=10**6)
+        for key, value in {**SIZES[size], **own, **schedule, **changes}.items():
             setattr(config, key, value)
         self.trainer = train.Trainer(config, Processes(device))
         self.trainer.model.train()
@@ -86,7 +79,7 @@ class Ours:
             "dtype": t.config.dtype,
             "tokens": tokens,
             "losses": [loss.item() for loss in self.losses],
-            "peak_mb": peak_mb(t.config.device),
+            "peak_mb": memory_mb(t.config.device),
             "flops_per_token": flops_per_token(t.model.trunk.config),
             "peak": t.peak,
         }
@@ -115,18 +108,13 @@ class NanoGPT:
         self.scaler = torch.amp.GradScaler(kind, enabled=self.dtype == "float16")
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        c = self.ours.trainer.config
-        windows = batch_indices(
-            len(self.ours.trainer.task.windows), c.batch_size, self.number, c.seed
-        ).tolist()
-        return self.part(windows, 0), self.part(windows, 1)
-
-    def part(self, windows: list[int], shift: int) -> torch.Tensor:
-        """The tokens of the windows, `shift` further on (B, T)."""
-        T = self.ours.trainer.config.block_size
-        starts = [w * T + shift for w in windows]
-        rows = torch.stack([torch.from_numpy(self.ids[i : i + T].astype(np.int64)) for i in starts])
-        return rows.pin_memory().to(self.device, non_blocking=True) if self.on_gpu else rows
+        c, count = self.ours.trainer.config, len(self.ours.trainer.task.windows)
+        starts = batch_indices(count, c.batch_size, self.number, c.seed) * c.block_size
+        rows = np.stack([self.ids[i : i + c.block_size + 1].astype(np.int64) for i in starts])
+        x, y = torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(rows[:, 1:].copy())
+        if self.on_gpu:
+            return tuple(t.pin_memory().to(self.device, non_blocking=True) for t in (x, y))
+        return x, y
 
     def step(self) -> None:
         x, y = self.batch()
@@ -145,7 +133,7 @@ class NanoGPT:
         mine = {
             "dtype": self.dtype,
             "losses": self.losses,
-            "peak_mb": peak_mb(self.device),
+            "peak_mb": memory_mb(self.device),
             "peak": peak_flops(torch.device(self.device), self.dtype),
         }
         return {**self.ours.report(), **mine}
@@ -153,14 +141,13 @@ class NanoGPT:
 
 def prepared_part(data: Path, windows: int, block_size: int, folder: Path) -> Path:
     """A prepared folder with the first `windows` windows of `data`'s splits, whose labels are soon stored."""
+    for file in data.glob("*.json"):  # of the tokenizer; those of the splits are written anew
+        shutil.copy(file, folder)
     for split in ("train", "validation"):
         tokens = open_tokens(data / f"{split}.bin")
-        ids = np.asarray(tokens.ids[: windows * block_size + 1])
         info = {k: v for k, v in tokens.info.items() if k not in ("tokens", "vocab_size")}
+        ids = np.asarray(tokens.ids[: windows * block_size + 1])
         write_tokens(folder / f"{split}.bin", [ids], tokens.info["vocab_size"], info)
-    for name in ("meta.json", "tokenizer.json"):
-        if (data / name).is_file():
-            (folder / name).write_bytes((data / name).read_bytes())
     return folder
 
 
@@ -176,32 +163,24 @@ def random_part(windows: int, block_size: int, folder: Path) -> Path:
 
 
 def make_program(name: str, args: argparse.Namespace, folder: Path) -> Ours | NanoGPT:
-    """The program called `name`.
-
-    That is a row of the table, "sig_gpt, online" or "nanoGPT, MODE".
-    """
-    evaluate.text_task.prepared = lambda *_: folder
+    """The program called `name`: a row of the table, "sig_gpt, online" or "nanoGPT, MODE"."""
     base, _, how = name.partition(", ")
-    teacher = folder / "teacher"
-    make = partial(Ours, size=args.size, device=args.device, folder=folder, teacher=teacher)
+    make = partial(Ours, size=args.size, folder=folder, teacher=folder / "teacher")
     if base == "nanoGPT":
         # our weights and windows, on the CPU: the peak memory of a GPU is to be nanoGPT's alone
-        return NanoGPT(
-            nanogpt(args.nanogpt), Ours("baseline", args.size, "cpu", folder, teacher), how, args.device
-        )
-    return make(base, label_store=False) if how == "online" else make(base)
+        return NanoGPT(nanogpt(args.nanogpt), make("baseline", device="cpu"), how, args.device)
+    return make(base, device=args.device, **({"label_store": False} if how == "online" else {}))
 
 
 def save_teacher(args: argparse.Namespace, folder: Path) -> None:
     """A model of the student's size, as initialised."""
-    evaluate.text_task.prepared = lambda *_: folder
     t = Ours("baseline", args.size, args.device, folder, folder).trainer
     progress = {"step": 0, "tokens": 0, "val_nll": None, "best_val_nll": 0.0}
     checkpoint.save(folder / "teacher" / "best", t.model, t.model_config, progress, None, t.task.tokenizer)
 
 
 def parse() -> argparse.Namespace:
-    p = arguments(__doc__, rounds=7, device=True)
+    p = arguments(__doc__, rounds=7)
     p.add_argument(
         "--data", type=Path, default=Path("data/wikitext103/gpt2"), help="a prepared folder, or: random"
     )
@@ -216,22 +195,25 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     args = parse()
+    evaluate.text_task.prepared = lambda *_: args.folder
     if args.serve == "teacher":
         return save_teacher(args, args.folder)
     if args.serve:
         return serve(lambda: make_program(args.serve, args, args.folder), args.device)
     on_gpu = args.device.startswith("cuda")
-    names = programs_of(args, on_gpu)
-    # together: programs that run at the same time, a step each a round
-    together = [[name] for name in names] if on_gpu else [names]
+    modes = ["compiled"] if on_gpu else dtypes()
+    names = ["baseline", *(f"nanoGPT, {mode}" for mode in modes if args.nanogpt), *args.rows]
     seconds, reports = {}, {}
     with tempfile.TemporaryDirectory() as temporary:
         make_part = random_part if args.data == Path("random") else partial(prepared_part, args.data)
         folder = make_part(args.windows, SIZES[args.size]["block_size"], Path(temporary))
         again = [__file__, "--folder", str(folder), *sys.argv[1:]]
         subprocess.run([sys.executable, *again, "--serve", "teacher"], check=True)
-        for group in together:
-            programs = {name: Served(name, again, **environment(name)) for name in group}
+        # together on a CPU, a step each a round; on a GPU one after the other
+        for group in [[name] for name in names] if on_gpu else [names]:
+            # train.py asks for huge pages before it imports torch. nanoGPT is to run as its users start it
+            theirs = {"THP_MEM_ALLOC_ENABLE": "0"}
+            programs = {n: Served(n, again, **(theirs if n.startswith("nanoGPT") else {})) for n in group}
             seconds |= turns(programs, args.rounds, 2)
             reports |= {name: program.close() for name, program in programs.items()}
     results: list[dict] = []
@@ -242,33 +224,13 @@ def main() -> None:
         if r["peak"]:
             r["mfu"] = r["tokens_per_s"] * r["flops_per_token"] / r["peak"]
         results.append(r)
-        show(r)
+        print(
+            f"{name:28} {r['seconds'] * 1e3:9.1f} ms  {r['tokens_per_s']:10,.0f} tok/s  "
+            f"{r['speed_of_baseline']:.2f}x of our baseline's speed  loss {r['losses'][-1]:.3f}  "
+            f"peak {r['peak_mb']:,.0f} MB  MFU {r.get('mfu', math.nan):.1%}",
+            flush=True,
+        )
     write(args, ["size", "rounds", "data"], results)
-
-
-def environment(name: str) -> dict[str, str]:
-    """train.py asks for huge pages before it imports torch. nanoGPT is to run as its users start it."""
-    return {"THP_MEM_ALLOC_ENABLE": "0"} if name.startswith("nanoGPT") else {}
-
-
-def show(r: dict) -> None:
-    mfu = f"  MFU {r['mfu']:.1%}" if "mfu" in r else ""
-    print(
-        f"{r['program']:28} {r['seconds'] * 1e3:9.1f} ms  {r['tokens_per_s']:10,.0f} tok/s  "
-        f"{r['speed_of_baseline']:.2f}x of our baseline's speed  loss {r['losses'][-1]:.3f}  "
-        f"peak {r['peak_mb']:,.0f} MB{mfu}",
-        flush=True,
-    )
-
-
-def programs_of(args: argparse.Namespace, on_gpu: bool) -> list[str]:
-    """Names of what is to be measured, our baseline first."""
-    names = ["baseline"]
-    if args.nanogpt:
-        names += [f"nanoGPT, {mode}" for mode in (["compiled"] if on_gpu else dtypes())]
-    else:
-        skipped("nanoGPT", "give --nanogpt DIR, a checkout of karpathy/nanoGPT")
-    return names + args.rows
 
 
 if __name__ == "__main__":

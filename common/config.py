@@ -16,6 +16,7 @@ import functools
 import inspect
 import json
 import keyword
+import math
 import os
 import re
 import signal
@@ -66,12 +67,16 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]  # of matrix products
 
 
 def checked(
-    values: Mapping[str, Any], kinds: Mapping[str, Any], required: Collection[str] = (), more: bool = False
+    values: Mapping[str, Any],
+    kinds: Mapping[str, Any],
+    required: Collection[str] = (),
+    more: bool = False,
+    infinite: bool = False,
 ) -> dict[str, Any]:
     """`values`, each of the type that `kinds` has for its key. Nothing is converted but an int to a float.
 
     UserError naming every key that has another type, that is `required` and missing or, without `more`, that
-    `kinds` has not.
+    `kinds` has not, or a number that is nan or, if not `infinite`, inf.
     """
     types = {key: kind if key in required else NotRequired[kind] for key, kind in kinds.items()}
     try:
@@ -86,7 +91,7 @@ def checked(
             )
         raise UserError("; ".join(problems)) from None
     for key, value in out.items():
-        if reason := unusable(value):
+        if reason := unusable(value, infinite):
             raise UserError(f"{key} {reason}")
     return out
 
@@ -99,12 +104,12 @@ def _adapter(more: bool, *types: tuple[str, Any]) -> TypeAdapter:
     return TypeAdapter(record)
 
 
-def unusable(value: Any) -> str:
+def unusable(value: Any, infinite: bool = False) -> str:
     """Why no configuration and no file of ours can hold `value`: what a terminal obeys; "" if they can."""
     if isinstance(value, str):
         return f"holds the character {match[0]!a}" if (match := CONTROL.search(value)) else ""
     if isinstance(value, float):
-        return "" if abs(value) < float("inf") else f"holds {value}"
+        return "" if abs(value) < math.inf or (infinite and abs(value) == math.inf) else f"holds {value}"
     inside = [*value.keys(), *value.values()] if isinstance(value, dict) else value
     return next(filter(None, map(unusable, inside)), "") if isinstance(inside, (list, tuple, set)) else ""
 

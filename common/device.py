@@ -7,16 +7,13 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from common.config import Dtype
 from common.errors import UserError
-
-if TYPE_CHECKING:
-    from model import GPTConfig
 
 DTYPES = get_args(Dtype)[1:]  # without "auto"
 
@@ -202,9 +199,9 @@ def peak_flops(device: torch.device, dtype: str) -> float | None:
     return peaks.get(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
 
-def flops_per_token(c: "GPTConfig") -> float:
-    """Forward and backward, of one training token: 6 for each weight of a matrix product, 12 L C T for
-    attention.
+def flops_per_token(c: Any) -> float:
+    """Forward and backward of one training token, of a GPTConfig: 6 for each weight of a matrix product,
+    12 L C T for attention.
 
     Source: Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, appendix B. A teacher's work is not counted: MFU
     is of the model's FLOPs.

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from common.places import CODE, not_installed
+from common.places import CODE
 
 # what torch's allocators and cuBLAS say, in a bare RuntimeError
 NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+PIP_NAMES = {"sklearn": "scikit-learn", "mauve": "mauve-text"}
 
 # a terminal obeys them, and half of a surrogate pair cannot be written; line ends and tabs are not among them
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -49,10 +51,10 @@ def reading(path: str | Path) -> Iterator[None]:
         named = isinstance(error, ValueError) and str(path) in str(error)
         if named or (isinstance(error, OSError) and error.filename):
             raise
-        raise UserError(f"{path} cannot be read: {described(error)}") from error
+        raise UserError(f"{path} cannot be read: {first_line(error)}") from error
 
 
-def described(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """The first line of an error, behind its kind if that is no ValueError."""
     first = (str(error).splitlines() or [""])[0]
     return first if isinstance(error, ValueError) and first else f"{type(error).__name__} {first}".strip()
@@ -61,10 +63,12 @@ def described(error: Exception) -> str:
 def mistake(e: Exception) -> str | None:
     """What to tell the user of an error that is not ours; None for one that is."""
     if isinstance(e, MemoryError) or (isinstance(e, RuntimeError) and any(s in str(e) for s in NO_MEMORY)):
-        return f"out of memory ({described(e)})"
+        return f"out of memory ({first_line(e)})"
     if isinstance(e, OSError) and e.filename and e.strerror:
         return f"{e.strerror}: {e.filename}"
     if isinstance(e, ModuleNotFoundError) and e.name:
         package = e.name.partition(".")[0]
-        return None if any(CODE.glob(f"{package}*")) else not_installed(package)
+        if any(CODE.glob(f"{package}*")):
+            return None
+        return f"{package} is not installed: pip install {PIP_NAMES.get(package, package)}"
     return str(e) or type(e).__name__ if isinstance(e, (ValueError, OSError, RecursionError)) else None

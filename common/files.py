@@ -16,17 +16,13 @@ from typing import Any, BinaryIO
 import filelock
 
 from common.config import checked
-from common.errors import CONTROL, UserError, reading
+from common.errors import CONTROL, reading
 
 STALE = 3600  # seconds without a byte, after which an unfinished file is taken for a killed process'
 
 
 def beside(out: Path, end: str) -> Path:
-    """The file of the output `out`, such as results/NAME, that ends so. UserError if `out` has no name."""
-    if out.name in ("", ".."):
-        raise UserError(
-            f"{str(out)!r} is a folder: give a file's name without its ending, as in results/NAME"
-        )
+    """The file of the output `out`, such as results/NAME, that ends so. ValueError if `out` has no name."""
     return out.with_name(out.name + end)
 
 
@@ -113,23 +109,13 @@ def lock_of(path: Path) -> Path:
 
 
 def check_writable(path: Path) -> None:
-    """OSError if no file of the name `path` can be written. Makes its folder.
-
-    It is called before the work whose result is to go there.
-    """
+    """OSError if no file of the name `path` can be written: before the work whose result is to go there.
+    Makes its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    try:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:
-            path.parent.stat()  # of a link to nowhere, or a loop of links, it says so
-            raise
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        error.filename = str(path)
-        raise
+    with tempfile.TemporaryFile(dir=path.parent):
+        pass
 
 
 def for_screen(text: str) -> str:
@@ -149,12 +135,18 @@ def read_text(path: Path) -> str:
 
 
 def read_json(
-    path: Path, needed: Mapping[str, Any] | None = None, others: Mapping[str, Any] | None = None
+    path: Path,
+    needed: Mapping[str, Any] | None = None,
+    others: Mapping[str, Any] | None = None,
+    infinite: bool = False,
 ) -> dict[str, Any]:
-    """The dict in a JSON file. It has all keys `needed`, and maybe `others`, each of its type.
+    """The dict in a JSON file. It has all keys `needed`, and maybe `others`, each of its type. `infinite`:
+    a value may be inf.
 
     UserError naming the file, whatever is wrong with it.
     """
     with reading(path):
         content = json.loads(path.read_bytes())
-        return checked(content, {**(others or {}), **(needed or {})}, needed or (), more=True)
+        return checked(
+            content, {**(others or {}), **(needed or {})}, needed or (), more=True, infinite=infinite
+        )

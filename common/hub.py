@@ -5,8 +5,6 @@ before they are imported, they look there at once.
 """
 
 import os
-import ssl
-import threading
 import urllib.error
 import urllib.request
 from typing import Any
@@ -19,34 +17,20 @@ def endpoint() -> str:
     return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
 
 
-def silent() -> bool:
-    """Whether nothing answers at the hub's address. An error of HTTP or of a certificate is an answer."""
-    answers = []
-
-    def ask() -> None:
-        try:
-            urllib.request.urlopen(urllib.request.Request(endpoint(), method="HEAD"), timeout=SECONDS).close()
-        except urllib.error.URLError as error:
-            if isinstance(error.reason, OSError) and not isinstance(error.reason, ssl.SSLError):
-                return
-        except OSError:
-            return
-        answers.append(True)
-
-    # a look-up of a name takes no time limit, so it has a thread of its own
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(SECONDS)
-    return not answers
-
-
 def offline() -> bool:
-    """Whether the hub was asked and is silent. Its libraries, if they are not imported yet, then read their
-    caches alone."""
-    if any(os.environ.get(key) for key in OFFLINE) or not silent():
+    """Whether nothing answers at the hub's address. Its libraries, if they are not imported yet, then read
+    their caches alone."""
+    if any(os.environ.get(key) for key in OFFLINE):
         return False
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    return True
+    request = urllib.request.Request(endpoint(), method="HEAD")
+    try:
+        urllib.request.urlopen(request, timeout=SECONDS).close()
+    except urllib.error.HTTPError:  # an answer
+        return False
+    except OSError:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        return True
+    return False
 
 
 def load(name: str, configuration: str = "") -> Any:

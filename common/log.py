@@ -8,18 +8,14 @@ import secrets
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tqdm import tqdm
 
-from common.config import Field, checked
 from common.files import read_text, replacing
 
 if TYPE_CHECKING:
     from config.defaults import TrainConfig
-
-
-WandbId = Annotated[str, Field(pattern=r"^[\w-]{1,64}$")]
 
 
 class Tracker(Protocol):
@@ -97,7 +93,7 @@ def start_wandb(c: "TrainConfig", settings: dict[str, Any]) -> Tracker:
     if not (c.resume and kept.is_file()):
         with replacing(kept) as file:
             file.write(secrets.token_hex(4).encode())
-    id = checked({"wandb_id.txt": read_text(kept).strip()}, {"wandb_id.txt": WandbId})["wandb_id.txt"]
+    id = read_text(kept).strip()
     about: dict[str, Any] = {"project": c.wandb_project, "name": c.name, "config": settings}
     return wandb.init(**about, dir=c.out_dir, mode=mode, id=id, resume="allow")
 

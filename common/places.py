@@ -1,8 +1,6 @@
 """Where the code is, and where a user works; what is found there by name, and which packages are."""
 
-import ast
 import importlib
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -33,45 +31,10 @@ def labs_with(part: str) -> list[str]:
     return sorted(path.parent.name for path in CODE.glob(f"labs/*/{part}.py"))
 
 
-def registered(core: str, registry: str, part: str) -> dict[str, str]:
-    """name -> module of each entry of the dict `registry`, in the module `core` and in labs/LAB/`part`.py.
-
-    Read from the sources where they are not imported yet.
-    """
+def registered(core: str, registry: str, part: str) -> dict[str, Any]:
+    """The entries of the dict `registry`, in the module `core` and in labs/LAB/`part`.py."""
     modules = [core, *(f"labs.{lab}.{part}" for lab in labs_with(part))]
-    return {name: module for module in modules for name in _keys(module, registry)}
-
-
-def _keys(module: str, registry: str) -> list[str]:
-    if module in sys.modules:
-        return list(getattr(sys.modules[module], registry))
-    path = CODE.joinpath(*module.split("."))
-    source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
-    for node in ast.parse(source).body:
-        match node:
-            case (
-                ast.AnnAssign(target=ast.Name(name), value=ast.Dict(keys=keys))
-                | ast.Assign(targets=[ast.Name(name)], value=ast.Dict(keys=keys))
-            ) if name == registry:
-                return [ast.literal_eval(key) for key in keys if key]
-    raise LookupError(f"{module} has no dict {registry}")
-
-
-def heads() -> dict[str, str]:
-    """The module of each output head by its name: HEADS of heads/, and of labs/LAB/heads.py."""
-    return registered("heads", "HEADS", "heads")
-
-
-def trunks() -> dict[str, str]:
-    """The module of each trunk by its name: TRUNKS of model.py, and of labs/LAB/trunk.py."""
-    return registered("model", "TRUNKS", "trunk")
-
-
-def imported(found: dict[str, str], registry: str, name: str) -> Any:
-    """The entry `name` of a registry, its module imported. ValueError naming those that there are."""
-    if name not in found:
-        raise ValueError(f"{registry[:-1].lower()} = {name!r}: use one of {', '.join(found)}")
-    return getattr(importlib.import_module(found[name]), registry)[name]
+    return {k: v for module in modules for k, v in getattr(importlib.import_module(module), registry).items()}
 
 
 def translated(config: dict[str, Any]) -> dict[str, Any]:
@@ -86,42 +49,6 @@ def find(path: str | Path) -> Path:
     if Path(path).exists() or Path(path).is_absolute():
         return Path(path)
     return next((p for p in (CODE / path, *sorted(CODE.glob(f"labs/*/{path}"))) if p.is_file()), Path(path))
-
-
-# -----------------------------------------------------------------------------
-# Packages that a command may need
-
-# extra of pyproject.toml -> its packages, by the names that Python imports; "": those of a training
-EXTRAS = {
-    "": ("torch", "numpy", "safetensors", "filelock", "tiktoken", "tokenizers", "tqdm", "pydantic"),
-    "tables": ("scipy", "sacrebleu", "matplotlib", "pandas", "tabulate", "jinja2", "optuna"),
-    "hub": ("datasets", "transformers", "pyarrow", "huggingface_hub"),
-    "bayes": ("torchbnn",),
-    "images": ("sklearn",),
-    "wandb": ("wandb",),
-    "mauve": ("mauve",),
-}
-PIP_NAMES = {"sklearn": "scikit-learn", "mauve": "mauve-text", "huggingface_hub": "huggingface-hub"}
-
-
-def missing(*modules: str) -> list[str]:
-    """Those that are not installed."""
-    return [name for name in modules if importlib.util.find_spec(name) is None]
-
-
-def not_installed(*modules: str) -> str:
-    """What to say of these: all their names, and the one command that installs them, in a checkout with their
-    extras. No index has the package itself."""
-    extras = [extra for extra, has in EXTRAS.items() if {*has} & {*modules} and not INSTALLED]
-    ours = {name for extra in extras for name in EXTRAS[extra]}
-    names = [PIP_NAMES.get(name, name) for name in modules]
-    wanted = [PIP_NAMES.get(name, name) for name in modules if name not in ours]
-    if extras:
-        named = ",".join(filter(None, extras))
-        wanted.insert(0, f'".[{named}]"' if named else ".")
-    listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    are = "are" if len(names) > 1 else "is"
-    return f"{listed} {are} not installed, which this needs: pip install {' '.join(wanted)}"
 
 
 # -----------------------------------------------------------------------------

@@ -116,7 +116,7 @@ class TextSource:
 
     The trunk says how it reads them (`arrange`), and is told at which step the schedule has its `end`. Where
     tokens are given (`Windows.given`), only the rest of the window is predicted; and a corpus can ask that in
-    a share of the sequences a token which says nothing takes their place (data.splits.Split.dropped).
+    a share of the sequences a token which says nothing takes their place (data.corpus.Split.dropped).
     """
 
     def __init__(

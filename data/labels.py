@@ -7,6 +7,7 @@ makes them. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
 import hashlib
 import json
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +19,36 @@ from common.config import Positive
 from common.errors import UserError, reading
 from common.files import read_json
 from common.log import Progress
-from data.label_settings import LabelSettings
 from data.tokens import TokenFile
 from heads import Targets
+
+
+@dataclass(frozen=True)
+class LabelSettings:
+    """What decides the proposals (and so belongs to a store's identity)."""
+
+    candidates: int = 50  # k: tokens proposed at a position, the teacher's most probable
+    positions: float = 0.5  # m: positions of each window; a share below or at 1, a number above
+    ppl_threshold: float = 0.0  # proposals of a higher perplexity are dropped; 0: none is
+    ppl_form: str = "prefix"  # of the window up to the candidate, or of the "full" window with it put in
+    seed: int = 1337  # of the choice of positions
+
+    def count(self, block_size: int) -> int:
+        """m for windows of `block_size`. UserError for what cannot be."""
+        m = round(self.positions * block_size) if self.positions <= 1 else int(self.positions)
+        if not 1 <= m <= block_size <= 65536:  # places are kept in 16 bits
+            raise UserError(
+                f"positions = {self.positions} means {m} of block_size = {block_size}: "
+                "must lie between 1 and that, at most 65536"
+            )
+        return m
+
+    def reads(self, block_size: int, vocab_size: int) -> int:
+        """Tokens that the teacher reads to label one window: the window itself, and once more with each
+        candidate put in where the perplexity of the full window decides."""
+        again = self.count(block_size) * min(self.candidates, vocab_size)
+        full = self.ppl_threshold > 0 and self.ppl_form == "full"
+        return block_size * (1 + again * full)
 
 
 class Proposals(NamedTuple):
@@ -123,11 +151,10 @@ class LabelStore:
             kind = record_dtype(vocab_size, saved["m"], saved["k"])
             windows = (identity["tokens"] - 1) // identity["block_size"]
             size = len(MAGIC) + windows * kind.itemsize
-            if path.stat().st_size != size or file.read(len(MAGIC)) != MAGIC:
-                raise UserError("it is cut short, or no label store")
-            self.records = np.memmap(path, kind, "r", len(MAGIC), (windows,))
-            if (whole := sound(self.records, f"checking {path.name}")) < len(self.records):
-                raise UserError(f"the record of window {whole} is not what was written")
+            whole = path.stat().st_size == size and file.read(len(MAGIC)) == MAGIC
+            self.records = np.memmap(path, kind, "r", len(MAGIC), (windows,)) if whole else np.zeros(0, kind)
+            if sound(self.records, f"checking {path.name}") < windows:
+                raise UserError("it is not what was written, or no label store")
 
     def proposals(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Proposals:
         r = self.records[indices]

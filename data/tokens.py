@@ -93,16 +93,15 @@ def open_tokens(path: str | Path, compare: bool = False) -> TokenFile:
     info = read_json(info_path, NEEDED, INFO)
     with reading(path), open(path, "rb") as file:
         dtype, count = id_dtype(info["vocab_size"]), info["tokens"]
-        header = HEADER.pack(MAGIC, VERSION, dtype.itemsize, count)
-        if file.read(HEADER.size) != header or path.stat().st_size != len(header) + dtype.itemsize * count:
-            raise UserError(f"it is no token file, or not the one of {info_path.name}")
+        header, size = HEADER.pack(MAGIC, VERSION, dtype.itemsize, count), path.stat().st_size
+        fits = size == len(header) + dtype.itemsize * count and info.get("given", 0) <= info.get("length", 0)
+        if not fits or file.read(len(header)) != header:
+            raise UserError(f"it is no token file, or not the one of {info_path}")
         ids = np.memmap(path, dtype, "r", offset=HEADER.size, shape=(count,))
-    if info.get("given", 0) > info.get("length", 0):
-        raise UserError(f"{info_path}: given = {info['given']} is longer than a sequence")
     tokens = TokenFile(ids, {"complete": None} | info, path)
     check_ids(tokens, ids[:SCANNED])
-    if compare and "ids_sha256" in info and hashlib.sha256(tokens.ids.data).hexdigest() != info["ids_sha256"]:
-        raise UserError(f"{path} has changed since it was written: its SHA-256 is another; prepare it again")
+    if compare and "ids_sha256" in info and hashlib.sha256(ids.data).hexdigest() != info["ids_sha256"]:
+        raise UserError(f"{path} has changed since it was written: its SHA-256 is another")
     return tokens
 
 

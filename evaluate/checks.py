@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from data.corpus import folder_of, found_path, measure_of
 from data.held_out import HeldOut, open_held_out
-from data.prepared import folder_of, found_path, measure_of
 from evaluate.measure import NamedRun
 from evaluate.names import REFERENCES, RENAMED, check_apart
 from model import sketch
@@ -25,13 +25,9 @@ def check_together(
     first, base = runs[0]
     for path, c in runs:
         if tokens(c) != tokens(base) or c["block_size"] != base["block_size"]:
-            has, other = ((d["dataset"], d["tokenizer"], d["block_size"]) for d in (c, base))
-            raise UserError(f"{path} {has} and {first} {other} have other token files, or another block_size")
+            raise UserError(f"{path} and {first} have other token files, or another block_size")
         if not any_order and not sketch(c).forwards:
-            raise UserError(
-                f"{path} has trunk = {c['trunk']!r}, which does not read from left to right: leave it out or "
-                "give --measure=orders"
-            )
+            raise UserError(f"{path}: trunk = {c['trunk']!r} is for --measure=orders")
 
 
 def check_comparable(runs: Sequence[NamedRun], any_order: bool = False) -> None:
@@ -53,15 +49,12 @@ def check_planned(configs: Sequence[dict[str, Any]], any_order: bool = False) ->
 
 
 def check_text(path: Path, dataset: str, given: int = 0) -> None:
-    """UserError if what the run `path` is of is no text, with the program that measures it.
+    """UserError if what the run `path` is of is no text.
 
     given  tokens at the start of each sequence that are never predicted: no text has such
     """
     if measure := measure_of(dataset) or ("orders" if given else ""):
-        raise UserError(
-            f"{path} is of {dataset}, whose sequences are no text: "
-            f"python table.py --measure={measure} measures such runs"
-        )
+        raise UserError(f"{path} is of {dataset}, no text: python table.py --measure={measure}")
 
 
 def data_folder(runs: Sequence[NamedRun], data: str) -> Path:
@@ -70,23 +63,17 @@ def data_folder(runs: Sequence[NamedRun], data: str) -> Path:
         return Path(data).expanduser()
     first = next((run for run in runs if not run.ckpt.foreign), None)
     if first is None:
-        raise UserError(f"{runs[0].path} names no corpus: give the prepared folder of one, --data=FOLDER")
+        raise UserError(f"{runs[0].path} names no corpus: give --data=FOLDER")
     return found_path(first.ckpt.config["data"], first.path)
 
 
 def open_split(runs: Sequence[NamedRun], data: str, split: str) -> HeldOut:
     """The split that the runs are measured on. UserError if another tokenizer made it, or if it has sequences
     of another length."""
-    held_out, config = open_held_out(data_folder(runs, data) / f"{split}.bin"), runs[0].ckpt.config
+    held_out = open_held_out(data_folder(runs, data) / f"{split}.bin")
     for run in runs:
-        if held_out.info["fingerprint"] != run.ckpt.config["tokenizer_fingerprint"]:
-            raise UserError(
-                f"{held_out.path} was made with another tokenizer ({held_out.info['tokenizer']}) than that "
-                f"of {run.path} ({run.ckpt.config['tokenizer']})"
-            )
-    if config["block_size"] != (length := held_out.info.get("length", config["block_size"])):
-        raise UserError(
-            f"{held_out.path} has sequences of {length} tokens, the runs read {config['block_size']}: "
-            "leave --data out to use their own"
-        )
+        length, reads = (d.get(k) for d, k in ((held_out.info, "length"), (run.ckpt.config, "block_size")))
+        tokenizer = run.ckpt.config["tokenizer_fingerprint"]
+        if held_out.info["fingerprint"] != tokenizer or length not in (None, reads):
+            raise UserError(f"{held_out.path} has another tokenizer, or another length, than {run.path}")
     return held_out

@@ -1,11 +1,61 @@
-"""The columns of the tables: their keys in JSON and CSV, their titles, and what they are."""
+"""The columns of the tables: their keys in JSON and CSV, their titles, and what they are.
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+docs/metrics.md says more of each.
+"""
+
+from typing import NamedTuple
 
 from evaluate.metrics import NUCLEUS
-from evaluate.scoring import EPSILON
 
+
+class Column(NamedTuple):
+    key: str
+    title: str
+    form: str
+    best: str  # which value is: "low", "high", "human" (nearest to human text), or "" (none is)
+    what: str
+
+
+# fmt: off
+HONEST = (
+    Column("ppl_tok", "PPL_tok", ".2f", "low", "exp(NLL / tokens)"),
+    Column("ppl_word", "PPL_word", ".2f", "low", "exp(NLL / (words + lines))"),
+    Column("bits_per_byte", "bits/byte", ".3f", "low", "NLL / (ln 2 x bytes of the text)"),
+    Column("ece", "ECE", ".4f", "low", "expected calibration error of the most probable token, 15 bins"),
+    Column("ppl_eps", "PPL_eps", ".2f", "low", "perplexity of (p + 1e-6) / (1 + 1e-6 V)"),
+    Column("sparsemax_score", "sparsemax score", ".4f", "high", "mean of p_t + (1 - |p|^2) / 2, 0 to 1"),
+    Column("ece_fitted", "ECE at T fitted", ".4f", "low", "ECE of p^(1/T), T fitted to validation text"),
+    Column("ppl_fitted", "PPL_eps at T fitted", ".2f", "low", "PPL_eps of p^(1/T), normalised"),
+    Column("self_bleu", "Self-BLEU", ".2f", "human", "mean sacreBLEU of each text against all others, 0-100"),
+    Column("distinct_4", "Distinct-4", ".4f", "human", "unique 4-grams / words, all texts pooled"),
+    Column("seq_rep_4", "seq-rep-4", ".4f", "human", "1 - unique / all 4-grams of a text, mean"),
+    Column("zipf", "Zipf", ".3f", "human", "minus the slope of log frequency over log rank"),
+    Column("compression", "gzip", ".3f", "human", "bytes of all texts / of their gzip file (older rows)"),
+    Column("short_texts", "short", ".0f", "", "texts of fewer words than the others are cut to"),
+    Column("steps", "steps", ".0f", "", "training steps, with those of the run it started from"),
+    Column("train_tokens", "train tokens", ",.0f", "", "tokens read in training, with those of that run"),
+    Column("teacher_tokens", "teacher tokens", ",.0f", "", "tokens that its teacher read, training included"),
+)
+TRUTH = (  # see metrics.Recovery
+    Column("ppl_floor", "PPL/floor", ".4f", "low", "perplexity / perplexity of the truth on the same tokens"),
+    Column("kl_truth_model", "KL(p, m)", ".4f", "low", "KL(truth || model), nats a token"),
+    Column("kl_model_truth", "KL(m', p)", ".4f", "low", "KL(m' || truth), m' the model on valid tokens"),
+    Column("tv", "TV", ".4f", "low", "total variation distance of truth and model"),
+    Column("mass_invalid", "invalid", ".4f", "low", "the model's mass on tokens that the grammar forbids"),
+    Column("alternatives", "alt.", ".4f", "human", "mass on valid tokens but the observed one / the truth's"),
+    Column("alternatives_error", "alt. error", ".4f", "low", "sum over decades of |that - the truth's|"),
+    Column("coverage", f"coverage({NUCLEUS:g})", ".4f", "human", "the truth's mass that top_p reaches"),
+    Column("validity", "validity", ".4f", "human", "share of sampled tokens that the grammar allows"),
+)
+PAPER = (
+    Column("ppl_train", "PPL(train)", ".2f", "low", "exp(NLL / tokens) of 200 random training windows"),
+    Column("self_bleu", "Self-BLEU", ".2f", "human", "sacreBLEU, prompt included, mean of the loops"),
+    Column("self_bleu_sd", "sd", ".2f", "", "standard deviation of Self-BLEU over the loops"),
+    Column("distinct_4", "Distinct-4", ".4f", "human", "prompt included, mean of the loops"),
+    Column("published_ppl", "publ. PPL", ".2f", "", "as published, of a softmax over sigmoid logits"),
+    Column("published_self_bleu", "publ. Self-BLEU", ".2f", "", "as published"),
+    Column("published_distinct_4", "publ. Distinct-4", ".4f", "", "as published"),
+)
 # Shamula et al. 2024, table 1: perplexity, Self-BLEU, Distinct-4
 PUBLISHED = {
     "baseline": (6.1855, 27.1660, 0.9709),
@@ -18,150 +68,4 @@ PUBLISHED = {
     "sig_gpt_pw": (2028.1080, 18.2633, 0.9907),
     "bayes_sig_gpt": (2257.3240, 18.5297, 0.9907),
 }
-
-
-class Column(NamedTuple):
-    key: str
-    title: str
-    form: str
-    best: str  # which value is: "low", "high", "human" (nearest to human text), or "" (none is)
-    what: str
-    shown: bool = True  # in a terminal and in Markdown; else only in the CSV, the JSON and a report
-
-
-HONEST = (
-    Column("step", "checkpoint", "d", "", "the training step of the checkpoint that is scored"),
-    Column("ppl_tok", "PPL_tok", ".2f", "low", "exp(NLL / tokens)"),
-    Column("ppl_word", "PPL_word", ".2f", "low", "exp(NLL / (words + lines))"),
-    Column("bits_per_byte", "bits/byte", ".3f", "low", "NLL / (ln 2 x bytes of the text)"),
-    Column("ece", "ECE", ".4f", "low", "expected calibration error of the most probable token, 15 bins"),
-    Column(
-        "ppl_eps",
-        "PPL_eps",
-        ".2f",
-        "low",
-        f"exp(mean of -log((p + {EPSILON:g}) / (1 + {EPSILON:g} V))): "
-        "perplexity for heads with exact zeros, too",
-    ),
-    Column("sparsemax_score", "sparsemax score", ".4f", "high", "mean of p_t + (1 - |p|^2) / 2, 0 to 1"),
-    Column(
-        "fitted_temperature",
-        "T fitted",
-        ".3f",
-        "",
-        "temperature with the lowest PPL_eps on the validation split",
-        shown=False,
-    ),
-    Column("ece_fitted", "ECE at T fitted", ".4f", "low", "ECE of p^(1/T fitted), normalised"),
-    Column("ppl_fitted", "PPL_eps at T fitted", ".2f", "low", "PPL_eps of p^(1/T fitted), normalised"),
-    Column("self_bleu", "Self-BLEU", ".2f", "human", "mean sacreBLEU of each text against all others, 0-100"),
-    Column("distinct_4", "Distinct-4", ".4f", "human", "unique 4-grams / words, all texts pooled"),
-    Column("seq_rep_4", "seq-rep-4", ".4f", "human", "1 - unique / all 4-grams of a text, mean"),
-    Column("zipf", "Zipf", ".3f", "human", "minus the slope of log frequency over log rank"),
-    # the next three are of older rows
-    Column("compression", "gzip", ".3f", "human", "bytes of all texts / bytes of their gzip file"),
-    Column(
-        "self_repetition",
-        "self-rep.",
-        ".3f",
-        "human",
-        "mean log(1 + how often a text's 4-grams stand in other texts)",
-        shown=False,
-    ),
-    Column(
-        "unigram_entropy", "entropy", ".3f", "human", "of the words of a text, bits a word, mean", shown=False
-    ),
-    Column("short_texts", "short", ".0f", "", "texts of fewer words than the others are cut to"),
-    Column("steps", "steps", ".0f", "", "training steps in all, with those of the run it started from"),
-    Column(
-        "train_tokens",
-        "train tokens",
-        ",.0f",
-        "",
-        "tokens it was trained on, each as often as it was read, with those of the run it started from",
-    ),
-    Column(
-        "teacher_tokens",
-        "teacher tokens",
-        ",.0f",
-        "",
-        "tokens that its teacher read to make the labels and, if that is one of our runs, to be trained; "
-        "0 without a teacher",
-    ),
-)
-TRUTH = (  # see metrics.Recovery
-    Column(
-        "ppl_floor",
-        "PPL/floor",
-        ".4f",
-        "low",
-        "perplexity / perplexity of the truth itself on the same tokens",
-    ),
-    Column(
-        "kl_truth_model",
-        "KL(p, m)",
-        ".4f",
-        "low",
-        "KL(truth || model), nats a token; inf where the model rules out a valid token",
-    ),
-    Column(
-        "kl_model_truth",
-        "KL(m', p)",
-        ".4f",
-        "low",
-        "KL(m' || truth), m' the model renormalised over the valid tokens (KL(model || truth) itself is inf)",
-    ),
-    Column("tv", "TV", ".4f", "low", "total variation distance of truth and model"),
-    Column("mass_invalid", "invalid", ".4f", "low", "the model's mass on tokens that the grammar forbids"),
-    Column(
-        "alternatives",
-        "alt.",
-        ".4f",
-        "human",
-        "the model's mass on valid tokens other than the observed one / the truth's: below 1, over-penalised",
-    ),
-    Column(
-        "alternatives_error",
-        "alt. error",
-        ".4f",
-        "low",
-        "sum over decades of the truth's probability of |model's - truth's mass| on these tokens",
-    ),
-    Column(
-        "coverage",
-        f"coverage({NUCLEUS:g})",
-        ".4f",
-        "human",
-        f"the truth's mass on the tokens that sampling with top_p = {NUCLEUS:g} can reach",
-    ),
-    Column(
-        "validity",
-        "validity",
-        ".4f",
-        "human",
-        "share of the sampled tokens that the grammar allows; of a document only those up to the first "
-        "forbidden one count, and only if its start is in the text",
-    ),
-)
-PAPER = (
-    Column(
-        "ppl_train",
-        "PPL(train)",
-        ".2f",
-        "low",
-        "exp(NLL / tokens) of the distribution that is sampled, on 200 random training windows "
-        "(the paper scored a softmax over sigmoid logits)",
-    ),
-    Column("self_bleu", "Self-BLEU", ".2f", "human", "sacreBLEU, prompt included, mean of the loops"),
-    Column("self_bleu_sd", "sd", ".2f", "", "standard deviation of Self-BLEU over the loops"),
-    Column("distinct_4", "Distinct-4", ".4f", "human", "prompt included, mean of the loops"),
-    Column("published_ppl", "publ. PPL", ".2f", "", "as published"),
-    Column("published_self_bleu", "publ. Self-BLEU", ".2f", "", "as published"),
-    Column("published_distinct_4", "publ. Distinct-4", ".4f", "", "as published"),
-)
-
-
-def shown(columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> tuple[Column, ...]:
-    """The columns that a terminal and Markdown show, where all would be too wide: those that a row has."""
-    known = {key for row in rows for key in row}
-    return tuple(c for c in columns if c.shown and c.key in known)
+# fmt: on

@@ -18,7 +18,7 @@ from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.metrics import perplexity
 from evaluate.store import Row
 from evaluate.summary import grouped
-from evaluate.views import Grid, View, mean, problems
+from evaluate.views import View, mean, problems, table
 from heads import named_head
 
 if TYPE_CHECKING:  # see figures.pyplot
@@ -83,7 +83,7 @@ class CurveMeasure(Measure):
                 lines.append([name, str(step), str(len(seeds)), mean(seeds), each])
         header = ["", "step", "seeds", "validation perplexity", "of each seed"]
         note = "± is half of the 95% interval over the seeds, by Student's t."
-        return View([Grid(header, lines), note, *problems(rows)])
+        return View([table(header, lines), note, problems(rows)])
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
         """OUT.png of runs that say that they trained from scratch, none without such. Others started from a

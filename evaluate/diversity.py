@@ -59,11 +59,11 @@ def _tokenizer(name: str) -> Callable[[str], str]:
 
     try:
         return BLEU(tokenize=name).tokenizer
-    except RuntimeError as error:
-        raise ValueError(f"tokenize = {name!r}: {' '.join(str(error).split())}") from None
+    except RuntimeError as error:  # a package of its own is not installed
+        raise ValueError(f"tokenize = {name!r}: {error}") from None
 
 
-def words_of(text: str, tokenize: str = SPACED) -> list[str]:
+def words_in(text: str, tokenize: str = SPACED) -> list[str]:
     """What the metrics of words count: what stands between spaces, or a tokenizer of sacreBLEU separates."""
     return (text if tokenize == SPACED else _tokenizer(tokenize)(text)).split()
 
@@ -102,10 +102,7 @@ def _ngram_counts(
     """
     M, N, V = len(tokens), len(lengths), int(tokens.max(initial=-1)) + 1
     if M * N * V >= 2**63:
-        raise ValueError(
-            f"{N} texts of {M} tokens, {V} of them different, do not fit a 64-bit sort key: "
-            "score a sample of the texts"
-        )
+        raise ValueError(f"{N} texts of {M} tokens do not fit a 64-bit sort key: score a sample of them")
     owner = np.repeat(np.arange(N), lengths)  # (M,) the text of each position
     left = np.cumsum(lengths)[owner] - np.arange(M)  # (M,) tokens from a position to the end of its text
     gram = np.zeros(M, np.int64)  # (M,) id of the (n-1)-gram that starts at a position; there is one 0-gram
@@ -118,14 +115,6 @@ def _ngram_counts(
         gram[at] = ids
         first = np.flatnonzero(np.diff(key, prepend=-1))  # the first of each run of equal (gram, text)
         yield ids[first], owner[at[first]], np.diff(first, append=len(key))
-
-
-def _last_counts(
-    tokens: np.ndarray, lengths: np.ndarray, n: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`_ngram_counts` of the order n alone."""
-    *_, last = _ngram_counts(tokens, lengths, n)
-    return last
 
 
 # ---- self-BLEU ----
@@ -203,7 +192,7 @@ def _mean_bleu(tokens: np.ndarray, lengths: np.ndarray) -> float:
     """
     N = len(lengths)
     if N < 2 or not lengths.any():
-        raise ValueError(f"self-BLEU of {N} text(s): it needs at least 2, one of which is not empty")
+        raise ValueError(f"self-BLEU of {N} texts: give at least 2, one of which is not empty")
     counts = _ngram_counts(tokens, lengths, BLEU_ORDERS)
     matches = np.stack([_matches(*of_order, N) for of_order in counts], axis=1)  # (N, 4)
     closest = _closest_lengths(lengths)
@@ -243,7 +232,7 @@ def self_bleu_sacre(texts: Sequence[str], tokenize: str = SPACED) -> float:
     ValueError for fewer than 2 texts, and for texts that are all empty.
     """
     split = tokenize != SPACED
-    return _mean_bleu(*(_encode([words_of(t, tokenize) for t in texts]) if split else _encode_13a(texts)))
+    return _mean_bleu(*(_encode([words_in(t, tokenize) for t in texts]) if split else _encode_13a(texts)))
 
 
 # ---- repetition and vocabulary ----
@@ -259,8 +248,8 @@ def distinct_n(texts: Sequence[Sequence[Hashable]], n: int = 4) -> float:
     """
     tokens, lengths = _encode(texts)
     if not len(tokens):
-        raise ValueError(f"distinct-{n} of {len(texts)} text(s) without a token: it needs at least one token")
-    gram, _, _ = _last_counts(tokens, lengths, n)
+        raise ValueError(f"distinct-{n} of {len(texts)} texts without a token")
+    *_, (gram, _, _) = _ngram_counts(tokens, lengths, n)
     return float((gram.max(initial=-1) + 1) / len(tokens))
 
 
@@ -272,14 +261,11 @@ def seq_rep_n(texts: Sequence[Sequence[Hashable]], n: int = 4) -> float:
     Source: Welleck et al. 2020, arXiv 1908.04319.
     """
     tokens, lengths = _encode(texts)
-    _, text, _ = _last_counts(tokens, lengths, n)
+    *_, (_, text, _) = _ngram_counts(tokens, lengths, n)
     different, total = np.bincount(text, minlength=len(lengths)), lengths - n + 1
     scored = total > 0
     if not scored.any():
-        raise ValueError(
-            f"seq-rep-{n} of {len(texts)} text(s), the longest of {lengths.max(initial=0)} tokens: "
-            f"it needs a text of at least {n} tokens"
-        )
+        raise ValueError(f"seq-rep-{n} of {len(texts)} texts of fewer than {n} tokens")
     return float(np.mean(1 - different[scored] / total[scored]))
 
 
@@ -294,18 +280,18 @@ def zipf_coefficient(texts: Sequence[Sequence[Hashable]]) -> float:
     tokens, _ = _encode(texts)
     frequency = np.sort(np.bincount(tokens))[::-1][:ZIPF_RANKS]
     if len(frequency) < 2:
-        raise ValueError(f"Zipf coefficient of {len(frequency)} different word(s): a line needs at least 2")
+        raise ValueError(f"Zipf coefficient of {len(frequency)} different words: a line needs 2")
     x, y = np.log(np.arange(1, len(frequency) + 1)), np.log(frequency)
     x -= x.mean()
     return float(-(x @ (y - y.mean())) / (x @ x))
 
 
-# ---- all of them ----
+# ---- of the texts of a table ----
 
 
 def _of_words(metric: Callable[[list[list[str]]], float]) -> Callable[..., float]:
     """A metric of words as one of texts."""
-    return lambda texts, tokenize=SPACED: metric([words_of(t, tokenize) for t in texts])
+    return lambda texts, tokenize=SPACED: metric([words_in(t, tokenize) for t in texts])
 
 
 # what a table says of texts: the key of the column -> the metric of (decoded texts, tokenizer)
@@ -315,3 +301,32 @@ TEXT_METRICS: dict[str, Callable[..., float]] = {
     "seq_rep_4": _of_words(seq_rep_n),
     "zipf": _of_words(zipf_coefficient),
 }
+
+
+def common_words(human: list[str], tokenize: str = SPACED) -> int:
+    """How many words 95% of the human texts have: what all texts are cut to."""
+    return int(np.quantile([len(words_in(t, tokenize)) for t in human], 0.05))
+
+
+def cut(text: str, words: int, tokenize: str = SPACED) -> str:
+    """The text up to the end of its first `words` words; all of it if it has fewer, or if `words` is 0."""
+    found = words_in(text, tokenize)[:words]
+    if not words or len(found) < words:
+        return text
+    characters = sum(map(len, found))  # a tokenizer puts spaces between them, and changes none
+    end = re.match(rf"(?:\s*\S){{{characters}}}", text)
+    return end[0] if end else text
+
+
+def text_metrics(texts: list[str], loops: int, words: int = 0, tokenize: str = SPACED) -> dict[str, float]:
+    """TEXT_METRICS of decoded texts, whose words `tokenize` finds.
+
+    Each text is cut to its first `words`; "short_texts" says how many have fewer. 0: no text is cut. Each
+    metric is the mean over `loops` groups of the texts.
+    """
+    short = {"short_texts": sum(len(words_in(t, tokenize)) < words for t in texts)} if words else {}
+    texts = [cut(t, words, tokenize) for t in texts]
+    groups = [texts[i::loops] for i in range(loops)]
+    values = {key: [metric(g, tokenize) for g in groups] for key, metric in TEXT_METRICS.items()}
+    sd = {"self_bleu_sd": float(np.std(values["self_bleu"], ddof=1))} if loops > 1 else {}
+    return {**{key: float(np.mean(v)) for key, v in values.items()}, **sd, **short}

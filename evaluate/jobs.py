@@ -1,45 +1,38 @@
-"""The trainings that a table or a search is made of: what each one is, and whether it is done."""
+"""The trainings that a table or a search asks for: what each one is, and what is left of it."""
 
 import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from common.config import completed, read
 from common.errors import UserError
 from common.log import entries
 from common.places import called
 from config.defaults import TrainConfig
-from data.prepared import DATA, folder_of, prepared
+from data.corpus import DATA, folder_of, prepared
 from data.tokenizers import tokenizer_name
 from data.tokens import open_tokens
+from evaluate.measure import training_of
 from evaluate.settings import TableConfig
 from evaluate.store import Row
 from heads import head_changed
 from training import checkpoint
-from training.run import RESUMABLE
+from training.run import RESUMABLE, difference
 from training.task import lab_of, settled
 
-PLACEHOLDERS = ("{runs}", "{overlay}", "{seed}", "{first}", "{gain}")
-
-
-class Ended(NamedTuple):
-    """What a training that is over left."""
-
-    config: dict[str, Any]
-    nll: float | None  # that judged the run, in nats a token; None: it diverged
-    why: str = ""  # it diverged
+ByName = dict[str, Row]  # the rows of a measure, or the trials of a search
 
 
 @dataclass(frozen=True)
-class Run:
+class Job:
     """One training: `arguments` of train.py.
 
-    In a row's flags {runs}, {overlay} and {seed} are the run's, {first} is the first row's checkpoint (its
+    In a row's flags {runs}, {overlay} and {seed} are the job's, {first} is the first row's checkpoint (its
     `last`) and {gain} the first row's gain: --teacher={first}.
     """
 
@@ -48,6 +41,8 @@ class Run:
     seed: int
     out: Path
     arguments: tuple[str, ...]
+    trial: int = 0  # of a search, which trains at this point
+    point: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def make(
@@ -55,40 +50,27 @@ class Run:
         row: str,
         seed: int,
         c: TableConfig,
-        first: "Run | None" = None,
+        first: "Job | None" = None,
         point_flags: Sequence[str] = (),
         end: str = "",
-        **more: Any,
-    ) -> Self:
-        """The run of a row: its config file, the overlay, the table's flags, its own, and those of the point
-        that a search has found.
-
-        `end` of its name; `more`: fields of a subclass.
-        """
-        name, *flags = words_of(row)
+        **trial: Any,
+    ) -> "Job":
+        """The job of a row: its config file, the overlay, the table's flags, its own, and those of the point
+        that a search has found. `end` of its name. UserError for a {word} that nothing fills in."""
+        name, *own = shlex.split(row)
         out = Path(c.runs) / f"{name}-{c.overlay}-{seed}{end}"
         filled = {"runs": Path(c.runs), "overlay": c.overlay, "seed": seed}
         if first is not None and uses_first(row):
             filled |= {"first": first.out / "last", "gain": first.wanted["gain"]}
-        flags = [*split(c.flags), *flags]
+        flags = [*shlex.split(c.flags), *own]
         for key, value in filled.items():
-            flags = [f.replace(f"{{{key}}}", str(value)) for f in flags]
+            flags = [flag.replace(f"{{{key}}}", str(value)) for flag in flags]
         if left := re.search(r"\{\w+\}", " ".join(flags)):
-            raise UserError(
-                f"{left[0]} in rows ({row!r}) or flags is not filled in: {', '.join(PLACEHOLDERS)} are, "
-                "the last two in the flags of rows below the first"
-            )
-        configs = (f"config/{c.config or name}.py", f"config/{c.overlay}.py")
-        itself = (f"--row={name}",) * bool(c.config) + (
-            f"--seed={seed}",
-            f"--name={out.name}",
-            f"--out_dir={out}",
-        )
-        return cls(name, c.overlay, seed, out, (*configs, *flags, *point_flags, *itself), **more)
-
-    @property
-    def started(self) -> bool:
-        return checkpoint.begun(self.out)
+            raise UserError(f"{left[0]} in rows ({row!r}) or flags is not filled in")
+        files = [f"config/{c.config or name}.py", f"config/{c.overlay}.py"]
+        itself = [f"--row={name}"] if c.config else []
+        itself += [f"--seed={seed}", f"--name={out.name}", f"--out_dir={out}"]
+        return cls(name, c.overlay, seed, out, (*files, *flags, *point_flags, *itself), **trial)
 
     @property
     def fields(self) -> Row:
@@ -96,63 +78,85 @@ class Run:
         return {"row": self.row, "overlay": self.overlay, "seed": self.seed}
 
     @property
-    def diverged(self) -> str:
-        """Why its training ended before its end; "" if it did not. What diverged is over: it would again."""
-        ended = self.ended()
-        return ended.why if ended and ended.nll is None else ""
-
-    @property
-    def finished(self) -> bool:
-        """Whether it is trained to its end. UserError if it is not the run that is asked for."""
-        ended = self.ended()
-        return ended is not None and ended.nll is not None
-
-    def ended(self) -> Ended | None:
-        """What it left, if it is over: trained to its end and evaluated there, or diverged.
-
-        UserError if its configuration, data, weights or number of steps are not those asked for.
-        """
-        last = (entries(self.out) or [{}])[-1]
-        if "diverged" in last and not self.differs(last["config"]):  # there may be no checkpoint of it
-            return Ended(last["config"], None, str(last["diverged"]))
-        if not self.started:
-            return None
-        ckpt = checkpoint.load(checkpoint.find(self.out, "last"), weights=False, run=True, classifier=True)
-        if difference := self.differs(ckpt.config):
-            raise UserError(f"{self.out} was trained with another {difference}: {REMEDY}")
-        step, steps = ckpt.progress["step"], self.wanted["max_steps"]
-        if step > steps:
-            raise UserError(f"{self.out} was trained for {step} steps, not {steps}: {REMEDY}")
-        if step < steps or ckpt.progress["val_nll"] is None:  # a signal came before its evaluation
-            return None
-        return Ended(ckpt.config, ckpt.progress["best_val_nll"])
+    def started(self) -> bool:
+        return checkpoint.begun(self.out)
 
     @cached_property
     def wanted(self) -> dict[str, Any]:
         return vars(settled(read(TrainConfig, list(self.arguments))))
 
-    def differs(self, config: dict[str, Any], rows: dict[str, Row] | None = None) -> str:
-        """The first key in which a configuration is not what the table asks for, with both values; or "".
+    def result(self) -> Row | None:
+        """What is left of it if it is over; None if it is still to be trained.
+
+        Its `training`, and the `nll` (nats a token) that judged it or, if it diverged, the `problem`: it
+        would again. UserError for a folder with another training.
+        """
+        last = (entries(self.out) or [{}])[-1]
+        if "diverged" in last and not self.differs(last["config"]):  # there may be no checkpoint of it
+            problem = f"its training diverged: {last['diverged']}"
+            return {"training": training_of(last["config"]), "problem": problem}
+        if not self.started:
+            return None
+        ckpt = checkpoint.load(checkpoint.find(self.out, "last"), weights=False, run=True, classifier=True)
+        if found := self.differs(ckpt.config):
+            raise UserError(f"{self.out} was trained with another {found}: move it away")
+        if ckpt.progress["step"] < self.wanted["max_steps"] or ckpt.progress["val_nll"] is None:
+            return None  # a signal may have come before its last evaluation
+        return {"training": training_of(ckpt.config), "nll": ckpt.progress["best_val_nll"]}
+
+    def differs(self, training: dict[str, Any], rows: ByName | None = None) -> str:
+        """The first key in which a recorded configuration is not what is asked for, with both values; or "".
 
         What another run gave it counts by the hash of that run's weights, as far as it is known: from its
         folder or its row among `rows`; else by its name.
         """
-        want, config = self.wanted, completed(TrainConfig, config)
+        wanted, training = self.wanted, completed(TrainConfig, training)
         # a run may have taken whatever "auto" was where it was begun
-        keys = [k for k in want if k not in RESUMABLE and want[k] != "auto"]
-        if different := [k for k in keys if portable(config, k) != portable(want, k)]:
-            return f"{different[0]} ({config[different[0]]!r}, not {want[different[0]]!r})"
-        for key, recorded in (("teacher", "teacher_weights"), ("init_from", "init_weights")):
-            before, now = config.get(recorded), weights_of(want[key], rows or {})
-            if before and now and before != now:
-                return f"{key} (one with the weights {before[:12]}, {want[key]} now has {now[:12]})"
-        before, now = config.get("data_sha256"), data_of(want)
-        if before and now and before != now:
-            return f"data (text {before[:12]}, now {now[:12]})"
-        return ""
+        but = RESUMABLE - {"max_steps"} | {key for key, value in wanted.items() if value == "auto"}
+        now = {
+            "teacher_weights": weights_of(wanted["teacher"], rows or {}),
+            "init_weights": weights_of(wanted["init_from"], rows or {}),
+            "data_sha256": data_of(wanted),
+        }
+        known = {key: digest for key, digest in now.items() if digest and training.get(key)}
+        return difference(portable(training), portable(wanted), but) or difference(training, known)
 
 
-REMEDY = "move it away, or give another --runs folder"
+# -----------------------------------------------------------------------------
+# Rows
+
+
+def name_of(row: str) -> str:
+    """The name of a row, which its flags follow."""
+    name, *_ = shlex.split(row)
+    return name
+
+
+def uses_first(row: str) -> bool:
+    return "{first}" in row or "{gain}" in row
+
+
+def used_by(job: Job) -> set[Path]:
+    """The folders of the runs that `job` starts from, or that teach it."""
+    wanted = job.wanted
+    taught = wanted["teacher"] if wanted["labels"] != "true" else ""
+    return {run_folder(name) for name in (taught, wanted["init_from"]) if name}
+
+
+def sources_first(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
+    """(those that others start from or that teach them, the others)."""
+    used = {folder for job in jobs for folder in used_by(job)}
+    return [j for j in jobs if j.out in used], [j for j in jobs if j.out not in used]
+
+
+def show_commands(jobs: Sequence[Job]) -> None:
+    """One line a job, for whatever starts them; those that others need come first."""
+    first, rest = sources_first(jobs)
+    if first and rest:
+        print(f"# finish the first {len(first)} lines before the rest, which needs them", file=sys.stderr)
+    for job in (*first, *rest):
+        resume = ["--resume"] if job.started else []
+        print(called(shlex.join(["python", "train.py", *job.arguments, *resume])))
 
 
 def note_changed_heads(rows: Iterable[Row]) -> None:
@@ -163,15 +167,17 @@ def note_changed_heads(rows: Iterable[Row]) -> None:
         if changed := head_changed(row.get("training", {})):
             kept.setdefault(changed, []).append(row["name"])
     for changed, names in kept.items():
-        note = f"note: kept as trained: {', '.join(sorted(names))}{changed}"
-        print(f"{note}; other --runs and --results train anew", file=sys.stderr)
+        print(f"note: kept as trained: {', '.join(sorted(names))}{changed}", file=sys.stderr)
 
 
-def portable(config: dict[str, Any], key: str) -> Any:
-    """A value of a configuration; another run and a tokenizer.json are there by their names alone."""
-    if key == "tokenizer":
-        return tokenizer_name(config[key])
-    return run_folder(config[key]).name if key in ("teacher", "init_from") else config[key]
+# -----------------------------------------------------------------------------
+# What a training came from
+
+
+def portable(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration in which another run and a tokenizer.json are there by their names alone."""
+    names = {key: run_folder(config[key]).name for key in ("teacher", "init_from")}
+    return config | names | {"tokenizer": tokenizer_name(config["tokenizer"])}
 
 
 def run_folder(path: str) -> Path:
@@ -180,7 +186,7 @@ def run_folder(path: str) -> Path:
     return folder.parent if folder.name in ("last", "best") else folder
 
 
-def weights_of(run: str, rows: dict[str, Row]) -> str | None:
+def weights_of(run: str, rows: ByName) -> str | None:
     """SHA-256 of the weights that start or teach others from `run`.
 
     From its folder or, where the folder is gone, from its row; None if neither is there.
@@ -196,7 +202,7 @@ def weights_of(run: str, rows: dict[str, Row]) -> str | None:
 
 @cache
 def _digest(path: Path, changed: int) -> str:
-    return checkpoint.weights_digest(path)  # once for all the runs that start from these weights
+    return checkpoint.weights_digest(path)  # once for all the jobs that start from these weights
 
 
 def data_of(config: dict[str, Any], folder: str = "") -> str | None:
@@ -212,54 +218,9 @@ def data_of(config: dict[str, Any], folder: str = "") -> str | None:
         return None
 
 
-def prepare_data(runs: Sequence[Run]) -> None:
-    """Prepares what `runs` are trained on. UserError for what cannot be: once, and not run by run."""
-    for dataset, tokenizer, source in dict.fromkeys(
-        (w["dataset"], w["tokenizer"], w["source"]) for w in (run.wanted for run in runs)
-    ):
+def prepare_data(jobs: Sequence[Job]) -> None:
+    """Prepares what `jobs` are trained on. UserError for what cannot be: once, and not job by job."""
+    corpora = [(w["dataset"], w["tokenizer"], w["source"]) for w in (job.wanted for job in jobs)]
+    for dataset, tokenizer, source in dict.fromkeys(corpora):
         if lab_of(dataset) is None:  # a lab's data have no tokens to prepare: its measure has opened them
             prepared(dataset, tokenizer, source)
-
-
-# -----------------------------------------------------------------------------
-# Rows and command lines
-
-
-def split(text: str) -> list[str]:
-    """The words of `text`, as a shell reads them. UserError naming it if a quotation has no end."""
-    try:
-        return shlex.split(text)
-    except ValueError as e:
-        raise UserError(f"{text!r} cannot be split into words: {e}") from None
-
-
-def words_of(row: str) -> list[str]:
-    """The config file's name and the flags of a row. UserError if there is no name."""
-    words = split(row)
-    if not words:
-        raise UserError(f"rows = [{row!r}]: a row is the name of a config file, with flags if it needs some")
-    return words
-
-
-def uses_first(row: str) -> bool:
-    return "{first}" in row or "{gain}" in row
-
-
-def used_by(run: Run) -> set[Path]:
-    """The folders of the runs that `run` starts from, or that teach it."""
-    wanted = run.wanted
-    taught = wanted["teacher"] if wanted["labels"] != "true" else ""
-    return {run_folder(name) for name in (taught, wanted["init_from"]) if name}
-
-
-def show_commands(first: Sequence[Run], rest: Sequence[Run]) -> None:
-    """One line a run, for whatever starts them; those that others need come `first`."""
-    if first and rest:
-        print(
-            f"# the first {len(first)} lines must be finished before the rest is started: "
-            "it starts from them, or they are its teachers",
-            file=sys.stderr,
-        )
-    for run in (*first, *rest):
-        resume = ["--resume"] if run.started else []
-        print(called(shlex.join(["python", "train.py", *run.arguments, *resume])))

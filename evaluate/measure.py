@@ -21,7 +21,8 @@ from evaluate.names import RENAMED, check_apart, check_name, named_path
 from evaluate.settings import other_settings
 from evaluate.store import Row, Store
 from evaluate.views import View
-from training.checkpoint import Checkpoint, Degenerate, load, open_checkpoint, weights_digest
+from training.checkpoint import Checkpoint, Degenerate, open_checkpoint, weights_digest
+from training.run import difference
 from training.spent import spent
 
 PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
@@ -70,7 +71,7 @@ class Measure(ABC):
     """What is the same for all runs: the flags, the session that they open, and the views of its rows."""
 
     name: str
-    config: type  # a dataclass of its flags, evaluate.settings.TextsConfig or another
+    config: type  # a dataclass of its flags, evaluate.settings.TextConfig or another
     session: type[Session]  # made of an instance of `config`
     definition = 1  # raised by the author when the measure's numbers change their meaning
     which = "last"  # the checkpoint of a run that a table measures: the end of training; "best" has chances
@@ -93,33 +94,23 @@ class Measure(ABC):
 
 
 class NamedRun(NamedTuple):
-    """A run with the name of its row."""
+    """A run with the name of its row, as it is when a table is begun: all that is checked is of that."""
 
     name: str
     path: Path  # as given: a run, or a checkpoint
     ckpt: Checkpoint  # without its weights
+    sha256: str  # of these
 
     def identity(self) -> Row:
-        """As the run is on disk now. UserError if it is not what the table was begun with: all that was
-        checked is of that."""
-        weights = {"weights_sha256": weights_digest(self.ckpt.path)}
-        if self.ckpt.foreign:
-            return weights
-        now = load(self.ckpt.path, weights=False, run=True, classifier=True)
-        if (now.config, now.progress) != (self.ckpt.config, self.ckpt.progress):
-            raise UserError(f"{self.path} has changed since this table was begun: begin it again")
-        return {**weights, "training": training_of(now.config)}
+        weights = {"weights_sha256": self.sha256}
+        return weights if self.ckpt.foreign else {**weights, "training": training_of(self.ckpt.config)}
 
     def facts(self) -> Row:
         """A run that train.py made of config files knows its row and its overlay; another is its own row."""
         c, progress = self.ckpt.config, self.ckpt.progress
         known = self.name == c["name"] and c.get("row")  # under another name it is asked to stand by itself
-        fields = {
-            "row": known or self.name,
-            "overlay": c.get("overlay", "") if known else "",
-            "seed": c.get("seed"),
-        }
-        fields["checkpoint"] = str(self.path)
+        fields = {"row": known or self.name, "overlay": c.get("overlay", "") if known else ""}
+        fields |= {"seed": c.get("seed"), "checkpoint": str(self.path)}
         return fields if self.ckpt.foreign else {**fields, "step": progress["step"], **spent(c, progress)}
 
 
@@ -132,18 +123,14 @@ def open_runs(arguments: list[str], classifier: bool = False, which: str = "best
         name, path = named_path(argument)
         ckpt = open_checkpoint(path, which, weights=False, run=True, classifier=classifier)
         name = check_name(name or ckpt.config["name"])
-        out.append(NamedRun(name, path, ckpt._replace(weights={})))
+        out.append(NamedRun(name, path, ckpt._replace(weights={}), weights_digest(ckpt.path)))
     return out
-
-
-def public(config: dict[str, Any]) -> dict[str, Any]:
-    """A run's configuration without the places of one machine: what a row says of its training."""
-    return {k: v for k, v in config.items() if k not in PLACES}
 
 
 def training_of(config: dict[str, Any]) -> dict[str, Any]:
     """A recorded configuration as a row has it: whole, with the default of each key that it lacks."""
-    return json.loads(json.dumps(public(completed(TrainConfig, config))))
+    public = {k: v for k, v in completed(TrainConfig, config).items() if k not in PLACES}
+    return json.loads(json.dumps(public))
 
 
 # -----------------------------------------------------------------------------
@@ -154,7 +141,7 @@ def unchanged(row: Row, identity: Row) -> bool:
     """Whether `row` is of this run: the same weights and the same configuration, with the defaults of both
     sides filled in. Corpus, teacher and the weights it started from stand in it by their hashes."""
     recorded = {**row, "training": training_of(row.get("training", {}))}
-    return all(recorded.get(key) == value for key, value in identity.items())
+    return identity.keys() <= row.keys() and not difference(recorded, identity)
 
 
 def common_fields(measure: Measure, settings: dict[str, Any]) -> Row:
@@ -169,11 +156,8 @@ def kept_rows(store: Store, measure: Measure, settings: dict[str, Any]) -> dict[
     """
     kept = {row["name"]: row for row in table_rows(store, measure)}
     for row in kept.values():
-        if differences := other_settings(row["settings"], settings):
-            raise UserError(
-                f"{store.path} holds rows of other settings ({'; '.join(differences)}): they cannot "
-                "stand in one table; use those settings, or another --out or --results"
-            )
+        if found := other_settings(row["settings"], settings):
+            raise UserError(f"{store.path} holds rows of another {found}: give another --out or --results")
     return kept
 
 
@@ -218,8 +202,8 @@ def measure_runs(
                 row |= session.numbers(subject)
             except Degenerate as error:
                 row["problem"] = error.reason
-            if subject.identity() != identity:
-                raise UserError(f"{subject.name} has changed while it was measured: the same command goes on")
+            if isinstance(subject, NamedRun) and weights_digest(subject.ckpt.path) != subject.sha256:
+                raise UserError(f"{subject.path} has changed since this table was begun: begin it again")
             store.put([row])
         out.append(row)
     return [*out, *references]
@@ -230,10 +214,8 @@ def exit_code(rows: Iterable[Row]) -> int:
     rows = [row for row in rows if not row.get("reference")]
     failed = [f"{row['name']} ({row['problem']})" for row in rows if "problem" in row]
     if failed:
-        print(
-            f"{len(failed)} of {len(rows)} models could not be evaluated: {'; '.join(failed)}",
-            file=sys.stderr,
-        )
+        why = "; ".join(failed)
+        print(f"{len(failed)} of {len(rows)} models could not be evaluated: {why}", file=sys.stderr)
     return 1 if failed else 0
 
 
@@ -241,13 +223,6 @@ def table_rows(store: Store, measure: Measure) -> list[Row]:
     """What a table of the store shows: rows of the measure's definition, the references last."""
     rows = [row for row in store.rows(measure.name) if row["definition"] == measure.definition]
     return sorted(rows, key=lambda row: bool(row.get("reference")))
-
-
-def check_shown(measure: Measure, store: Store) -> None:
-    """UserError for kept rows that no table can show, before any work for others."""
-    if rows := table_rows(store, measure):
-        with reading(store.path or Path()):
-            measure.view(rows)
 
 
 def show(measure: Measure, store: Store, rows: list[Row], out: Path) -> None:
@@ -269,7 +244,6 @@ def show(measure: Measure, store: Store, rows: list[Row], out: Path) -> None:
 def evaluate(measure: Measure, c: Any) -> int:
     """Measures the runs that `c` names: stored at its `out`, and shown; the exit code."""
     store = Store.beside(c.out)
-    check_shown(measure, store)
     rows = measure_runs(measure, measure.open(c), store)
     store.put(rows)  # first in the file, in the order in which they are asked for
     show(measure, store, table_rows(store, measure) if c.out else rows, Path(c.out))

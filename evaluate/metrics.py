@@ -5,6 +5,7 @@ Pure functions on numpy arrays; nothing else of this project is imported. Those 
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,11 +38,8 @@ class Calibration:
         rounding), and for a `correct` other than 0 and 1.
         """
         p, hit = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
-        if (
-            p.shape != hit.shape
-            or not ((p >= 0) & (p <= 1 + ROUNDING)).all()
-            or not np.isin(hit, (0, 1)).all()
-        ):
+        sound = ((p >= 0) & (p <= 1 + ROUNDING)).all() and np.isin(hit, (0, 1)).all()
+        if p.shape != hit.shape or not sound:
             raise ValueError("confidence and correct: give numbers in 0..1 and 0 or 1, in one shape")
         p, hit = p.ravel(), hit.ravel()
         bins = len(self.count)
@@ -134,11 +132,10 @@ class Recovery:
         ValueError for other shapes, for rows of p that do not sum to 1, and for a token that p forbids.
         """
         log_m, p, token = np.asarray(log_m), np.asarray(p, np.float64), np.asarray(token)
-        if p.ndim != 2 or log_m.shape != p.shape or token.shape != p.shape[:1]:
-            raise ValueError(f"log m, p and tokens have the shapes {log_m.shape}, {p.shape}, {token.shape}")
         at, valid = np.arange(len(p)), p > 0
-        if (np.abs(p.sum(1) - 1) > ROUNDING).any() or not valid[at, token].all():
-            raise ValueError("p is not the truth of these tokens: it does not sum to 1, or forbids one")
+        fit = p.ndim == 2 and log_m.shape == p.shape and token.shape == p.shape[:1]
+        if not fit or (np.abs(p.sum(1) - 1) > ROUNDING).any() or not valid[at, token].all():
+            raise ValueError("log m (N, V), p (N, V), tokens (N,): rows of p sum to 1 and allow their tokens")
         # what follows works on the valid tokens, which are few: one after the other, row by row
         starts = np.cumsum(valid.sum(1)) - valid.sum(1)
 
@@ -267,3 +264,60 @@ class Recovery:
         low, high = self.RATIOS[bin - 1 : bin + 1]
         inside = (share * below[-1] - below[bin - 1]) / counts[bin]
         return float(low * (high / low) ** inside)
+
+
+# ---- windows of text: what a model reads of it, and which tokens are compared with the truth ----
+
+
+class Window(NamedTuple):
+    start: int  # of the inputs in the text
+    first: int  # the targets first, ..., stop - 1 of the window count
+    stop: int
+
+
+def document_windows(ends: np.ndarray, block_size: int) -> list[Window]:
+    """The windows over documents whose last tokens are at `ends`.
+
+    The truth knows all tokens before a position; a model knows its window. To give both the same context, a
+    window starts at the end token before a document and counts as many whole documents as it holds: each
+    token is scored once, with all of its document in view. If a document is longer than the block, its first
+    block_size tokens count. The first document of the text has nothing before it and is not scored.
+    """
+    out, i = [], 0
+    while i < len(ends) - 1:
+        j = int(np.searchsorted(ends, ends[i] + block_size, "right")) - 1  # the last end among the targets
+        out.append(Window(int(ends[i]), 0, int(ends[j] - ends[i]) if j > i else block_size))
+        i = max(j, i + 1)
+    return out
+
+
+def training_windows(ends: np.ndarray, block_size: int, context: int = 0) -> list[Window]:
+    """The windows that a model is trained on (data.batches.Windows), where a document begins in them.
+
+    As in `document_windows` those targets count that have all of their document in view, from the first new
+    document on. But the windows are those of training: what a model has learnt by heart it may know only
+    there, at these positions. `context`: tokens of each that it reads; 0: block_size.
+    """
+    out = []
+    for start in range(0, int(ends[-1]) + 1 - block_size, block_size):
+        first = int(ends[np.searchsorted(ends, start)]) - start
+        if first < (context or block_size):
+            out.append(Window(start, first, context or block_size))
+    return out
+
+
+def positions_of(plan: list[Window]) -> np.ndarray:
+    """The positions (N,) in the text of all targets that count."""
+    return np.concatenate([np.arange(w.start + 1 + w.first, w.start + 1 + w.stop) for w in plan])
+
+
+def read_windows(
+    ids: np.ndarray, part: list[Window], block_size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The tokens (B, T) of some windows, whether the target of each counts (B, T), and the positions (N,) in
+    the text of those that do."""
+    starts, first, stop = np.array(part).T[:, :, None]  # (B, 1) each
+    at = np.arange(block_size)
+    inputs = starts + at  # (B, T); beyond the text anything will do: nothing that counts sees it
+    counted = (first <= at) & (at < stop)
+    return ids[np.minimum(inputs, len(ids) - 1)].astype(np.int64), counted, inputs[counted] + 1

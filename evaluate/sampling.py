@@ -5,16 +5,17 @@ It is no command's own: sample.py prints what it draws, and the table's texts ar
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from common.device import autocast, get_dtype, to_float64
+from common.device import autocast, float64_device, get_dtype, to_float64
 from common.errors import UserError
-from evaluate.decoding import AS_SCORED, Decoding
-from evaluate.settings import run_seed
-from evaluate.truncation import truncate
+from common.log import Progress
+from evaluate.decoding import AS_SCORED, Decoding, truncate
+from evaluate.settings import Settings, run_seed
 from heads import Weights
 from model import GPT, Cache, LanguageModel, Trunk
 from training.checkpoint import Degenerate
@@ -184,3 +185,48 @@ def entropies(model: LanguageModel, hidden: Tensor, draws: list[Weights]) -> tup
     total = H(model.head.log_probs(hidden, draws))
     aleatoric = torch.stack([H(model.head.log_probs(hidden, [d])) for d in draws]).mean(0)
     return total, aleatoric, total - aleatoric
+
+
+# -----------------------------------------------------------------------------
+# The texts of a table
+
+
+class Prompts(NamedTuple):
+    """(n, prompt) ids, and (n, new) ids of the human continuation of each."""
+
+    prompt: np.ndarray
+    human: np.ndarray
+
+
+def held_out_prompts(ids: np.ndarray, n: int, prompt: int, new: int, seed: int | None = None) -> Prompts:
+    """`n` prompts with their continuations out of the token stream, spread evenly and without overlap; with a
+    seed at random places. UserError if the split is too short for them."""
+    span = prompt + new
+    if n * span > len(ids):
+        raise UserError(f"texts = {n} of {prompt} + {new} tokens do not fit a split of {len(ids)} tokens")
+    places = len(ids) - span + 1
+    if seed is None:
+        starts = np.linspace(0, places - 1, n).astype(int)
+    else:
+        starts = np.random.default_rng(seed).choice(places, n, replace=False)
+    rows = np.stack([ids[s : s + span] for s in starts]).astype(np.int64)
+    return Prompts(rows[:, :prompt], rows[:, prompt:])
+
+
+def sample_texts(
+    model: LanguageModel, prompts: np.ndarray, s: Settings, device: torch.device, title: str, batch: int = 50
+) -> np.ndarray:
+    """(n, new_tokens) ids sampled after each prompt; s.seed is the run's own, see `of_run`."""
+    draws = model.head.draws(s.samples, s.seed, get_dtype(s.dtype))
+    generator = torch.Generator(float64_device(device)).manual_seed(s.seed)
+    total = len(prompts) * s.new_tokens
+    out = []
+    with Progress(total=total, unit="tok", unit_scale=True, desc=f"{title}: sampling", leave=False) as bar:
+        for part in np.split(prompts, range(batch, len(prompts), batch)):
+            columns = []
+            start = torch.from_numpy(part).to(device)
+            for token, _ in generate(model, start, s.new_tokens, draws, s, generator, dtype=s.dtype):
+                columns.append(token)
+                bar.update(len(part))
+            out.append(torch.stack(columns, 1).cpu().numpy())
+    return np.concatenate(out)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from common.device import autocast, to_float64
 from data.held_out import Truth
-from evaluate.metrics import EVERY, Recovery
-from evaluate.windows import Window, positions_of, read_windows
+from evaluate.metrics import EVERY, Calibration, Recovery, Window, perplexity, positions_of, read_windows
 from heads import Weights
 from model import LanguageModel, Plan, Read
+from training.checkpoint import Degenerate
 
 # What the eps-perplexity (Martins et al. 2020, arXiv 2004.02644) adds to each token's probability before it
 # normalises them. They tune it for each model; here all rows have the same one, so a token that a head rules
@@ -110,7 +110,7 @@ def score(
     is scored and how it is read. `draws`: see OutputHead.draws. float32 log-probabilities whatever `dtype`
     the matrix products have. The model must be in eval mode. A token of probability 0 makes the NLL inf and
     is counted; it is never clamped. `each` is called with the log-probabilities (n, V) and targets (n,) of
-    every block, see evaluate/calibration.py. `part`: score so many windows in place of all, see `spread`;
+    every block, such as TemperedCalibration. `part`: score so many windows in place of all, see `spread`;
     `share`: which of them, for one of several processes.
     """
     draws = draws if draws is not None else model.head.draws(1, 0)
@@ -122,12 +122,12 @@ def score(
         context = min(context or model.trunk.context, model.trunk.context)
         all_windows, read = left_to_right(ids, context, stride)
     chosen = spread(all_windows, part)
-    s = scored(model, chosen[share], read, draws, device, dtype, batch, each, progress)
+    s = score_windows(model, chosen[share], read, draws, device, dtype, batch, each, progress)
     return s._replace(part=len(chosen) if len(chosen) < len(all_windows) else 0)
 
 
 @torch.no_grad()
-def scored(
+def score_windows(
     model: LanguageModel,
     plan: list,
     read: Callable[[list], Read],
@@ -163,6 +163,84 @@ def scored(
             nll, eps_nll = nll - (w * lp_t).sum().item(), eps_nll - (w * eps_lp).sum().item()
             count += w.sum().item()
     return Score(nll, round(count), zeros, eps_nll)
+
+
+# -----------------------------------------------------------------------------
+# Calibration: of the distribution as it is, and after one temperature that is fitted to it. A head that
+# only spreads or sharpens its probabilities differs from softmax by a temperature; what is left after the
+# fit is in the ranking of the tokens (Guo et al. 2017, arXiv 1706.04599, section 4.2)
+
+TEMPERATURES = 2.0 ** (np.arange(-12, 13) / 4)  # 1/8 to 8
+FITTED_TO = 16_384  # tokens: the mean NLL of so many is flat at its lowest to far less than the ECE's digits
+
+
+class TemperedCalibration:
+    """Sums over whole distributions, block by block: `score(..., each=TemperedCalibration(temperature))`.
+
+    Those of p and, at a `temperature`, those of p^(1/temperature), normalised.
+    """
+
+    def __init__(self, temperature: float | None = None):
+        self.temperature, self.tokens, self.sparsemax, self.fitted_nll = temperature, 0, 0.0, 0.0
+        self.plain, self.fitted = Calibration(), Calibration()
+
+    def __call__(self, log_p: Tensor, target: Tensor) -> None:
+        """Adds log p (n, V) and the tokens (n,) that came. Degenerate if one is nan."""
+        top, arg = log_p.max(1)
+        if top.isnan().any():
+            raise Degenerate("its log-probabilities are not numbers")
+        right, log_p_t = (arg == target).cpu().numpy(), log_p.gather(1, target[:, None]).squeeze(1)
+        self.tokens += len(target)
+        self.sparsemax += (log_p_t.exp() + (1 - (2 * log_p).exp().sum(1)) / 2).sum().item()
+        self.plain.add(top.exp().cpu().numpy(), right)
+        if self.temperature is None:
+            return
+        norm = (log_p / self.temperature).logsumexp(1)
+        self.fitted.add((top / self.temperature - norm).exp().cpu().numpy(), right)
+        fitted_t = to_float64(log_p_t / self.temperature - norm)
+        self.fitted_nll -= with_epsilon(fitted_t, log_p.shape[1]).sum().item()
+
+    def numbers(self) -> dict[str, float]:
+        """The columns of a table."""
+        numbers = {"ece": self.plain.ece(), "sparsemax_score": self.sparsemax / self.tokens}
+        if self.temperature is None:
+            return numbers
+        return numbers | {
+            "fitted_temperature": self.temperature,
+            "ece_fitted": self.fitted.ece(),
+            "ppl_fitted": perplexity(self.fitted_nll, self.tokens),
+        }
+
+
+def fit_temperature(
+    model: LanguageModel,
+    ids: np.ndarray,
+    draws: list[Weights],
+    device: torch.device | str = "cpu",
+    dtype: str = "float32",
+    context: int = 0,
+) -> float:
+    """The temperature tau at which p^(1/tau) has the lowest PPL_eps on windows that are spread over the text
+    `ids` (T,), of `context` tokens each (0: as many as the model reads).
+
+    From TEMPERATURES, then the vertex of the parabola through the best and its neighbours, over log tau.
+    """
+    nll = torch.zeros(len(TEMPERATURES), dtype=torch.float64)
+
+    def add(log_p: Tensor, target: Tensor) -> None:
+        log_p_t = log_p.gather(1, target[:, None]).squeeze(1)
+        for k, tau in enumerate(TEMPERATURES.tolist()):
+            fitted_t = to_float64(log_p_t / tau - (log_p / tau).logsumexp(1))
+            nll[k] -= with_epsilon(fitted_t, log_p.shape[1]).sum().cpu()
+
+    context = context or model.trunk.context
+    score(model, ids, context, draws, device, dtype, each=add, part=-(-FITTED_TO // context), context=context)
+    best = int(nll.argmin())
+    if not 0 < best < len(nll) - 1:
+        return float(TEMPERATURES[best])
+    before, at, after = nll[best - 1 : best + 2].tolist()
+    vertex = (before - after) / (before - 2 * at + after) / 2 if before + after > 2 * at else 0.0
+    return float(TEMPERATURES[best] * 2 ** (vertex / 4))
 
 
 # -----------------------------------------------------------------------------
@@ -219,7 +297,7 @@ def recover(
     return out
 
 
-def described(r: Recovery, prefix: str = "") -> dict[str, Any]:
+def recovery_numbers(r: Recovery, prefix: str = "") -> dict[str, Any]:
     """What there is to say of it, for logs and tables: its means, by decade, and its spread over positions.
 
     Means that a score has, too, have names of their own (other contexts): document_nll, or with a `prefix`,

@@ -1,99 +1,94 @@
 """A search for each row's own best settings: its points, its trials, and what they bought.
 
-All rows have the same number of trials. The first `design` of them are at the same points for all rows: a
-scrambled Sobol sequence, a pure function of the space. They do not depend on each other, as the expected best
-of n trials asks for (Dodge et al. 2019, arXiv 1909.03004), and spread points find more than a grid's where
-one setting matters more than another (Bergstra and Bengio 2012). Eight points over two settings miss the best
-one by several per cent, which is more than heads differ by. So the others are each row's own: Optuna's
-Gaussian process asks for the point where it expects the largest improvement on the row's trials so far. It is
-made anew from these: the same trials give the same next point, and no database is needed.
+All points are Optuna's. The first `design` trials are at the same points for all rows: its QMCSampler, a
+scrambled Sobol sequence. They do not depend on each other, as the expected best of n trials asks for (Dodge
+et al. 2019, arXiv 1909.03004), and spread points find more than a grid's where one setting matters more than
+another (Bergstra and Bengio 2012). Eight points over two settings miss the best one by several per cent,
+which is more than heads differ by. So the others are each row's own: its GPSampler, a Gaussian process, asks
+for the point where it expects the largest improvement on the row's trials so far.
 
-A trial is a row of the store under the measure "search".
+A trial is a row of the store under the measure "search", and says its point. A study of Optuna is made anew
+of these: the same trials give the same next point, and there is no second store to agree with.
 """
 
 import math
+import shlex
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from types import UnionType
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from common.config import Space
+from common.config import Natural, Positive, Space, checked
 from common.errors import UserError, reading
 from common.places import commit
-from config.defaults import TrainConfig
-from evaluate import figures
-from evaluate.jobs import Ended, Run, data_of, note_changed_heads, show_commands, split, uses_first, words_of
-from evaluate.measure import training_of
-from evaluate.settings import TableConfig, other_settings
-from evaluate.store import Row, Store, check_fields
-from evaluate.views import Grid, View
+from evaluate.jobs import ByName, Job, name_of, note_changed_heads, sources_first, uses_first
+from evaluate.names import check_apart
+from evaluate.settings import TableConfig
+from evaluate.store import Row, Store
+from evaluate.views import View, table
 from evaluate.workers import train_all
+from training.run import difference
 
-if TYPE_CHECKING:  # see figures.pyplot
-    from matplotlib.figure import Figure
+if TYPE_CHECKING:  # importing it takes seconds
+    from optuna.samplers import BaseSampler
 
 Point = dict[str, float]  # setting -> value
 NAME, DEFINITION = "search", 1
-FIELDS: dict[str, type | UnionType] = {"row": str, "trial": int, "point": dict, "nll": float | int}
-FIELDS |= {"diverged": bool, "vocab_size": int, "training": dict}
+TRIAL = {"row": str, "trial": Natural, "point": dict[str, float], "vocab_size": Positive, "training": dict}
 
 
 # -----------------------------------------------------------------------------
 # Points
 
 
-def points(space: Space, count: int, beside: int = 0) -> list[Point]:
-    """The first `count` points of the search: a scrambled Sobol sequence, on a log scale in each setting.
-
-    A pure function of the space: the first 8 of 16 points are the 8 of 8. `beside`: how many settings of
-    another space these are to be independent of; the sequence's first dimensions are left to them.
-    """
-    from scipy.stats import qmc
+def points(space: Space, count: int) -> list[Point]:
+    """The first `count` points of a scrambled Sobol sequence, on a log scale in each setting: a pure function
+    of the space."""
+    from optuna.samplers import QMCSampler
 
     if not space:
         return [{}] * count
-    powers = math.ceil(math.log2(count))  # Sobol points are balanced in powers of two
-    drawn = qmc.Sobol(beside + len(space), scramble=True, rng=0).random_base2(powers)[:count, beside:]
-
-    def value(key: str, x: float) -> float:
-        low, high = space[key]
-        return rounded(low * (high / low) ** x, space[key])
-
-    return [{key: value(key, x) for key, x in zip(space, at)} for at in drawn]
-
-
-def rounded(value: float, limits: list[float]) -> float:
-    """To three digits, and within the limits."""
-    low, high = limits
-    return min(max(float(f"{value:.3g}"), low), high)
+    lowest = {key: low for key, (low, _) in space.items()}  # a trial tells the sampler of the space
+    return asked(space, lambda: QMCSampler(scramble=True, seed=0), [(lowest, 0.0)], count)
 
 
 def propose(space: Space, trials: list[Row]) -> Point:
     """The next point of a row after these trials: where a Gaussian process expects the largest improvement.
 
-    Optuna's GPSampler, made anew from the trials: the same trials give the same point. A corner that it asks
-    for again would be the same training: the next of `points` takes its place.
+    A corner that it asks for again would be the same training: the next of `points` takes its place.
     """
+    from optuna.samplers import GPSampler
+
+    within = [
+        {key: min(max(trial["point"][key], low), high) for key, (low, high) in space.items()}
+        for trial in trials
+    ]
+    known = [*zip(within, losses(trials))]
+    (point,) = asked(space, lambda: GPSampler(seed=0, n_startup_trials=1), known, 1)
+    return point if point not in within else points(space, len(trials) + 1)[-1]
+
+
+def asked(
+    space: Space, sampler: Callable[[], "BaseSampler"], known: Iterable[tuple[Point, float]], count: int
+) -> list[Point]:
+    """The points that Optuna's sampler asks for after the `known` ones and their losses, to three digits."""
     import optuna
-    from optuna.exceptions import ExperimentalWarning
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     limits: dict[str, optuna.distributions.BaseDistribution] = {
         key: optuna.distributions.FloatDistribution(low, high, log=True) for key, (low, high) in space.items()
     }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        sampler = optuna.samplers.GPSampler(seed=0, n_startup_trials=1)
-    study = optuna.create_study(sampler=sampler)
-    for trial, nll in zip(trials, losses(trials)):
-        point = {key: min(max(trial["point"][key], low), high) for key, (low, high) in space.items()}
-        study.add_trial(optuna.trial.create_trial(params=point, distributions=limits, value=nll))
-    point = {key: rounded(value, space[key]) for key, value in study.ask(limits).params.items()}
-    tried = [trial["point"] for trial in trials]
-    return point if point not in tried else points(space, len(trials) + 1)[-1]
+    with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
+        study = optuna.create_study(sampler=sampler())
+    for point, loss in known:
+        study.add_trial(optuna.trial.create_trial(params=point, distributions=limits, value=loss))
+    exact = [study.ask(limits).params for _ in range(count)]
+    return [{key: rounded(point[key], *space[key]) for key in space} for point in exact]
+
+
+def rounded(value: float, low: float, high: float) -> float:
+    """To three digits, and within the limits."""
+    return min(max(float(f"{value:.3g}"), low), high)
 
 
 def flags_of(point: Point, fixed: set[str]) -> list[str]:
@@ -101,37 +96,23 @@ def flags_of(point: Point, fixed: set[str]) -> list[str]:
 
     The lowest learning rate is a tenth of the highest.
     """
-    flags = [f"--{key}={value!r}" for key, value in point.items()]
+    flags = [f"--{key}={value!r}" for key, value in point.items() if key not in fixed]
     if "learning_rate" in point and not fixed & {"learning_rate", "min_lr"}:
         flags.append(f"--min_lr={point['learning_rate'] / 10:.3g}")
     return flags
-
-
-def keys_of(words: Sequence[str]) -> set[str]:
-    """The keys that flags set."""
-    return {word[2:].partition("=")[0] for word in words if word.startswith("--")}
 
 
 # -----------------------------------------------------------------------------
 # Trials
 
 
-@dataclass(frozen=True)
-class Trial(Run):
-    """A training at a point of the search, evaluated at its end alone or, where its configuration lists
-    `eval_steps`, at these: then the lowest evaluation counts."""
-
-    index: int
-    point: Point
-
-
 def trials_in(store: Store) -> list[Row]:
     """All trials of the store, of this definition of a search. UserError if it has others than ours."""
     trials = [row for row in store.rows(NAME) if row["definition"] == DEFINITION]
-    with reading(store.path or Path()):
+    with reading(store.path or ""):
         for row in trials:
-            check_fields(row, FIELDS)
-            check_fields(row["point"], dict.fromkeys(row["point"], float | int))
+            checked({key: row[key] for key in TRIAL}, TRIAL)
+            math.isfinite(row["nll"])  # TypeError for what is no number
     return trials
 
 
@@ -166,7 +147,7 @@ def search_error(values: Sequence[float]) -> float:
     """Standard error of the best of a search's trials: WIDER times the bootstrap's.
 
     The bootstrap of a minimum is too small, and the trials that follow from others are not drawn. With WIDER
-    an interval of 95% tells equal heads apart in 5% or less of simulated pairs: bench/search_error.py.
+    an interval of 95% tells equal heads apart in 5% or less of simulated pairs: bench/search_error.json.
     """
     return WIDER * bootstrap_error(values)
 
@@ -190,12 +171,6 @@ def bootstrap_error(values: Sequence[float]) -> float:
     excess = [v - lowest for v in values]
     mean, square = expected_best(excess, n), expected_best([e**2 for e in excess], n)
     return math.sqrt(max(0.0, square - mean**2))
-
-
-def expected_perplexity(trials: list[Row], draws: int) -> float:
-    """exp of the expected lowest NLL: a geometric mean, in which a trial that is far off counts by its
-    logarithm."""
-    return math.exp(expected_best(losses(trials), draws))
 
 
 # -----------------------------------------------------------------------------
@@ -234,12 +209,12 @@ def view(rows: list[Row]) -> View:
         line += [f"{value:.1f}" if math.isfinite(value) else "-" for value in (ppl, error)]
         shared = [t for t in trials if t["trial"] < design]
         enough = [n for n in draws if n <= len(shared)]
-        line += [f"{expected_perplexity(shared, n):.1f}" for n in enough]
+        line += [f"{math.exp(expected_best(losses(shared), n)):.1f}" for n in enough]
         body.append(line + ["-"] * (len(draws) - len(enough)))
     training = rows[0]["training"]
     steps = ", ".join(f"{n:,}" for n in training.get("eval_steps", []) if n <= training.get("max_steps", n))
     when = f"after {steps} steps, the lowest of them" if steps else "at the end of training"
-    return View([Grid(header, body, "pipe"), NOTE.format(when=when)])
+    return View([table(header, body), NOTE.format(when=when)])
 
 
 NOTE = (
@@ -255,233 +230,167 @@ NOTE = (
 )
 
 
-def best_so_far(trials: list[Row], design: int) -> list[float]:
-    """Validation perplexity that n = 1, 2, ... trials buy: the expected best of n at the shared points, then
-    the best of all that were made."""
-    shared, nll = [t for t in trials if t["trial"] < design], losses(trials)
-    expected = [expected_perplexity(shared, n) for n in range(1, len(shared) + 1)]
-    return expected + [math.exp(min(nll[:n])) for n in range(len(shared) + 1, len(trials) + 1)]
-
-
-def figure(rows: list[Row]) -> "Figure | None":
-    """Best validation perplexity against the number of trials: a panel a row, softmax behind it. None without
-    trials."""
-    design = rows[0]["settings"]["design"]
-    each = {row: trials_of(rows, row) for row in dict.fromkeys(r["row"] for r in rows)}
-    curves = {row: best_so_far(trials, design) for row, trials in each.items() if len(trials) > 1}
-    if not curves:
-        return None
-    base = curves.get(figures.BASELINE)
-    fig, axes = figures.panels([r for r in curves if r != figures.BASELINE] or list(curves), 1.6)
-    for ax, row in axes:
-        for values, colour in ((base, figures.BASELINE_COLOUR), (curves[row], "tab:blue")):
-            if values:
-                ax.plot(range(1, len(values) + 1), values, color=colour, lw=1.2, marker=".", ms=3)
-        ax.set_yscale("log")
-    figures.plain_numbers(axes[0][0])
-    fig.supxlabel(f"trials; grey: {figures.BASELINE}; the first {design} are at shared points")
-    fig.supylabel("best validation perplexity")
-    return fig
-
-
-def draw(rows: list[Row], out: Path) -> list[Path]:
-    """OUT.png: `figure`."""
-    fig = figure(rows)
-    return figures.write(fig, out) if fig else []
-
-
-def write_views(store: Store, out: Path) -> str:
-    """OUT.md and the figure of all trials in the store; the Markdown."""
-    rows = trials_in(store)
-    with reading(store.path or out):
-        shown = view(rows)
-    shown.write(out)
-    draw(rows, out)
-    return shown.markdown
-
-
 # -----------------------------------------------------------------------------
 # The search itself
 
 
-def fixed_keys(row: str, c: TableConfig) -> set[str]:
-    """The keys that a row's own flags or the table's set: no search changes them."""
-    return keys_of([*split(c.flags), *words_of(row)[1:]])
-
-
-def space_of(row: str, c: TableConfig) -> Space:
-    """What is searched for a row: the table's space and its own, without what is fixed."""
-    space, fixed = c.space | c.own_space.get(words_of(row)[0], {}), fixed_keys(row, c)
-    return {key: v for key, v in space.items() if key not in fixed}
-
-
-def trial_settings(c: TableConfig, row: str) -> dict[str, Any]:
-    """What two trials of a row must share."""
-    keys = ("overlay", "flags", "tune_seed", "space", "design")
-    return {key: getattr(c, key) for key in keys} | {"own_space": c.own_space.get(row, {})}
-
-
-def check_settings(c: TableConfig, trials: Iterable[Row], path: Path | None, remedy: str) -> None:
-    """UserError with the `remedy` for trials of c's rows, in the file `path`, of other settings than c's."""
-    rows = {words_of(row)[0] for row in c.rows}
-    for trial in trials:
-        if trial["row"] in rows and (
-            differences := other_settings(
-                {"own_space": {}} | trial["settings"], trial_settings(c, trial["row"])
-            )
-        ):
-            raise UserError(f"{path} holds trials of other settings ({'; '.join(differences)}): {remedy}")
-
-
 class Search:
-    """The trials of a table's rows: what is asked for, and the store with those that are over."""
+    """The trials of a table's rows: what is asked for, and the store with those that are over.
+
+    A trial is trained at its point and evaluated at its end alone or, where its configuration lists
+    `eval_steps`, at these: then the lowest evaluation counts.
+    """
 
     def __init__(self, c: TableConfig, store: Store):
-        """UserError for what cannot be searched, of any row, and for trials of other settings or text."""
-        for space in (c.space, *c.own_space.values()):
-            check_space(space)
         self.c, self.store = c, store
-        kept = trials_in(store)
-        check_settings(c, kept, store.path, "use those settings, or another --name")
-        names = {words_of(row)[0] for row in c.rows}
-        note_changed_heads(row for row in kept if row["row"] in names)
-        lead = self.shared(c.rows[0])
-        every = [*lead, *(t for row in c.rows[1:] for t in self.shared(row, lead[0]))]
-        if len({t.out for t in every}) < len(every):
-            raise UserError("rows name one twice: give each row once")
-        for trial in every:
-            trial.wanted
-        now = data_of(lead[0].wanted)
-        before = next((row["training"].get("data_sha256") for row in kept), None)
-        if now and before and now != before:
-            raise UserError(
-                f"{store.path} holds trials of another training text ({before[:12]}, now {now[:12]}): "
-                "use another --name"
-            )
+        self.names = [name_of(row) for row in c.rows]
+        self.kept: ByName = {row["name"]: row for row in trials_in(store)}
+
+    def check(self) -> None:
+        """UserError for what cannot be searched, of any row, and for trials of another search."""
+        self.check_settings()
+        lead = self.shared(self.c.rows[0])
+        every = [*lead, *(job for row in self.c.rows[1:] for job in self.shared(row, lead[0]))]
+        check_apart(job.out.name for job in every)
+        for job in every:
+            job.wanted
+        note_changed_heads(trial for trial in self.kept.values() if trial["row"] in self.names)
+
+    def check_settings(self) -> None:
+        """UserError for trials of another search."""
+        for trial in self.kept.values():
+            name, before = trial["row"], {"own_space": {}} | trial["settings"]
+            if name in self.names and (found := difference(before, self.settings(name))):
+                raise UserError(f"{self.store.path} holds trials of another {found}: use another --name")
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """What two trials of a row must share."""
+        keys = ("overlay", "flags", "tune_seed", "space", "design")
+        return {key: getattr(self.c, key) for key in keys} | {"own_space": self.c.own_space.get(name, {})}
 
     def trials(self, row: str) -> list[Row]:
-        return trials_of(trials_in(self.store), words_of(row)[0], self.c.trials)
+        return trials_of(self.kept.values(), name_of(row), self.c.trials)
 
-    def trial(self, row: str, first: Run | None, index: int, point: Point) -> Trial:
-        c = self.c
-        steps = Run.make(row, c.tune_seed, c, first).wanted["max_steps"]
-        flags = [*flags_of(point, fixed_keys(row, c)), f"--eval_interval={steps}", "--eval_windows=0"]
-        return Trial.make(row, c.tune_seed, c, first, flags, f"-t{index:02d}", index=index, point=point)
+    # -- what is asked for ---------------------------------------------------
 
-    def shared(self, row: str, first: Run | None = None) -> list[Trial]:
-        """A row's trials at the points that all rows share; one where nothing is searched."""
-        c, space, extra = self.c, space_of(row, self.c), self.c.own_space.get(words_of(row)[0], {})
+    def fixed(self, row: str) -> set[str]:
+        """The keys that a row's own flags or the table's set: no search changes them."""
+        words = [*shlex.split(self.c.flags), *shlex.split(row)]
+        return {word[2:].partition("=")[0] for word in words if word.startswith("--")}
+
+    def space(self, row: str) -> Space:
+        """What is searched for a row: the table's space and its own, without what is fixed."""
+        space, fixed = self.c.space | self.c.own_space.get(name_of(row), {}), self.fixed(row)
+        return {key: limits for key, limits in space.items() if key not in fixed}
+
+    def job(self, row: str, first: Job | None, index: int, point: Point) -> Job:
+        flags = [*flags_of(point, self.fixed(row)), f"--eval_interval={NEVER}", "--eval_windows=0"]
+        at = {"trial": index, "point": point}
+        return Job.make(row, self.c.tune_seed, self.c, first, flags, f"-t{index:02d}", **at)
+
+    def shared(self, row: str, first: Job | None = None) -> list[Job]:
+        """A row's trials at the points that all rows share; one where nothing is searched.
+
+        Points of trials that are there stay as they are. A setting of the row's own is drawn beside the
+        others, which stay the same.
+        """
+        c, space = self.c, self.space(row)
         count = min(c.design, c.trials) if space else 1
-        at = zip(points(c.space, count), points(extra, count, beside=len(c.space)))
-        row_points = [{k: v for k, v in (shared | extra).items() if k in space} for shared, extra in at]
-        return [self.trial(row, first, i, point) for i, point in enumerate(row_points)]
+        own = c.space | c.own_space.get(name_of(row), {})
+        drawn = [a | b for a, b in zip(points(own, count), points(c.space, count))]
+        for trial in (*self.kept.values(), *self.trials(row)):
+            if trial["trial"] < count:
+                keys = own if trial["row"] == name_of(row) else c.space
+                drawn[trial["trial"]] |= {k: v for k, v in trial["point"].items() if k in keys}
+        at = [{key: point[key] for key in space} for point in drawn]
+        return [self.job(row, first, index, point) for index, point in enumerate(at)]
 
-    def further(self, row: str, first: Run | None, index: int) -> Trial:
-        """Trial number `index` of a row, which follows from those before it."""
-        trials, space = self.trials(row), space_of(row, self.c)
-        # a point of a setting that the row's flags set by now would win over them
-        known = {t["trial"]: t["point"] for t in trials if t["point"].keys() == space.keys()}
-        before = [t for t in trials if t["trial"] < index]
-        return self.trial(row, first, index, known.get(index) or propose(space, before))
+    def to_do_of(self, row: str, first: Job | None = None) -> list[Job]:
+        """The row's trials that can be started now: at the shared points, or the one after its others."""
+        shared, space = self.shared(row, first), self.space(row)
+        waiting = [job for job in shared if not self.is_over(job)]
+        for index in range(len(shared), self.c.trials if space else 0):
+            if waiting:
+                break
+            known = {trial["trial"]: trial["point"] for trial in self.trials(row)}
+            before = [trial for trial in self.trials(row) if trial["trial"] < index]
+            job = self.job(row, first, index, known.get(index) or propose(space, before))
+            waiting = [] if self.is_over(job) else [job]
+        return waiting
 
-    def is_over(self, trial: Trial) -> bool:
-        """Whether the store has this trial; it is put there if its training is over."""
-        rows = {row["name"]: row for row in trials_in(self.store)}
-        row = rows.get(trial.out.name)
-        if row is not None and not trial.differs(row["training"], rows):
-            return True
-        ended = trial.ended()
-        if ended is None:
-            return False
-        self.store.put([self.row_of(trial, ended)])
-        return True
-
-    def row_of(self, trial: Trial, ended: Ended) -> Row:
-        """What the store says of a trial that is over."""
-        return {
-            **{"measure": NAME, "definition": DEFINITION, "settings": trial_settings(self.c, trial.row)},
-            **{"name": trial.out.name, **trial.fields, "trial": trial.index, "point": trial.point},
-            **{"nll": math.inf if ended.nll is None else ended.nll, "diverged": ended.nll is None},
-            **{"vocab_size": ended.config["vocab_size"], "training": training_of(ended.config)},
-            **{"commit": commit(), "command": " ".join(sys.argv)},
-        }
-
-    def to_do(self, rows: list[str], first: Run | None = None) -> list[Trial]:
-        """Those that can be started now: at the shared points, or the one after a row's others."""
-        todo = []
-        for row in rows:
-            shared = self.shared(row, first)
-            waiting = [trial for trial in shared if not self.is_over(trial)]
-            for index in range(len(shared), self.c.trials if space_of(row, self.c) else 0):
-                if not waiting:
-                    trial = self.further(row, first, index)
-                    waiting = [] if self.is_over(trial) else [trial]
-            todo += waiting
+    def to_do(self) -> list[Job]:
+        """All trials that can be started now. Rows that start from the first row's best trial wait for its
+        trials, and need that one's folder."""
+        todo = lead = self.to_do_of(self.c.rows[0])
+        for row in self.c.rows[1:]:
+            if not uses_first(row):
+                todo = todo + self.to_do_of(row)
+            elif not lead:
+                first = self.best_of_first()
+                waiting = self.to_do_of(row, first)
+                needed = [first] if waiting and first not in todo and not first.result() else []
+                todo = needed + todo + waiting
         return todo
 
-    def collect(self) -> None:
-        """Puts the trials into the store that were trained elsewhere, as far as they follow from others."""
-        later = [row for row in self.c.rows if uses_first(row)]
-        self.to_do([row for row in self.c.rows if row not in later])
-        if later and not self.to_do(self.c.rows[:1]):
-            self.to_do(later, self.best_of_first())
-
-    def train(self, rows: list[str], first: Run | None = None) -> None:
-        """All trials of these rows. TrainingsStopped at a signal; ChildProcessError at the first that fails:
-        a trial that diverged is over, too, and any other failure would be the next one's as well."""
-        while todo := self.to_do(rows, first):
-            train_all(todo, self.c.jobs, lambda trial, code: self.is_over(trial), go_on=False)
-
-    def run(self) -> None:
-        """All trials; the first row's before those of the rows that start from its best one."""
-        later = [row for row in self.c.rows if uses_first(row)]
-        if later:
-            self.train(self.c.rows[:1])
-        self.train([row for row in self.c.rows if row not in later])
-        if later:
-            first = self.best_of_first()
-            if self.to_do(later, first):
-                train_all([first])  # whose folder they need, if it is not there any more
-            self.train(later, first)
-
-    def best_of_first(self) -> Trial:
+    def best_of_first(self) -> Job:
         """The first row's best trial. UserError if it has none."""
         row = self.c.rows[0]
         best = best_of(self.trials(row))
         if best is None:
-            raise UserError(
-                f"all trials of {words_of(row)[0]} diverged, and others start from the best of them"
-            )
-        return self.trial(row, None, best["trial"], best["point"])
+            raise UserError(f"all trials of {self.names[0]} diverged, and others start from the best of them")
+        return self.job(row, None, best["trial"], best["point"])
 
-    def commands(self) -> None:
-        """Prints a line for each trial that is still to do and that can be started now."""
-        later = [row for row in self.c.rows if uses_first(row)]
-        todo, first = self.to_do([row for row in self.c.rows if row not in later]), []
-        lead = [t for t in todo if t.row == words_of(self.c.rows[0])[0]]
-        if later and lead:
-            names = ", ".join(words_of(row)[0] for row in later)
-            print(
-                f"# waiting for the best trial of {lead[0].row}: {names}; "
-                f"once its {self.c.trials} trials are finished, --commands says theirs",
-                file=sys.stderr,
-            )
-        elif later:
-            best = self.best_of_first()
-            waiting = self.to_do(later, best)
-            first = [best] if waiting and not best.finished else []
-            todo += waiting
-        show_commands(first, todo)
-        if any(t.index < self.c.trials - 1 for t in todo):
-            print(
-                "# once these are finished, --commands says the trials that follow from them", file=sys.stderr
-            )
+    # -- what is done --------------------------------------------------------
+
+    def is_over(self, job: Job) -> bool:
+        """Whether the store has this trial; it is put there if its training is over. UserError if it was
+        trained otherwise than it is asked for."""
+        if trial := self.kept.get(job.out.name):
+            if found := job.differs(trial["training"], self.kept):
+                raise UserError(f"{self.store.path}: {job.out.name} was trained with another {found}")
+            return True
+        if not (result := job.result()):
+            return False
+        training, nll = result["training"], result.get("nll", math.inf)
+        self.kept[job.out.name] = trial = {
+            **{"measure": NAME, "definition": DEFINITION, "settings": self.settings(job.row)},
+            **{"name": job.out.name, **job.fields, "trial": job.trial, "point": job.point},
+            **{"nll": nll, "diverged": "nll" not in result, "vocab_size": training["vocab_size"]},
+            **{"training": training, "commit": commit(), "command": " ".join(sys.argv)},
+        }
+        self.store.put([trial])
+        return True
+
+    def run(self) -> None:
+        """All trials. TrainingsStopped at a signal; ChildProcessError if some fail."""
+        while todo := self.to_do():
+            sources, others = sources_first(todo)
+            train_all(sources or others, self.c.jobs, self.is_over)
+
+    def best_points(self) -> dict[str, list[str]]:
+        """The flags of each row's best point. A row whose search is not over is left out: it is named, or it
+        is a UserError unless the table is `partial`. UserError for a seed of the trials, too."""
+        c, found, missing = self.c, {}, []
+        if not c.tuning:
+            self.check_settings()
+        tuned_at = {t["settings"].get("tune_seed", c.tune_seed) for t in self.kept.values()} or {c.tune_seed}
+        if twice := tuned_at & {*c.seeds}:
+            raise UserError(f"seeds = {c.seeds}: the rows were tuned at seed {min(twice)}, give others")
+        for name, row in zip(self.names, c.rows):
+            best, count = best_of(self.trials(row)), c.trials if self.space(row) else 1
+            if best is None or len(self.trials(row)) < count:
+                missing.append(f"{name} ({len(self.trials(row))} of {count} trials)")
+                continue
+            if not c.tuning:
+                first = self.best_of_first() if uses_first(row) else None
+                self.is_over(self.job(row, first, best["trial"], best["point"]))
+            found[name] = flags_of(best["point"], self.fixed(row))
+        if missing:
+            why = f"{self.store.path} has no best point yet of {', '.join(missing)}"
+            if not c.partial:
+                raise UserError(f"{why}: --search makes them, --partial leaves such rows out")
+            print(f"{why}: left out", file=sys.stderr)
+        return found
 
 
-def check_space(space: Space) -> None:
-    """UserError naming what is no float of train.py, or entry of a dict of it."""
-    defaults = vars(TrainConfig())
-    for key in space:
-        name, _, entry = key.partition(".")
-        if not isinstance(defaults.get(name), dict if entry else float):
-            raise UserError(f"space: {key!r} is no setting of train.py that is a float")
+NEVER = 10**9  # steps between evaluations: there is one at the end

@@ -1,4 +1,4 @@
-"""What a table is made with: the flags of table.py and of the text measure, and what its rows share."""
+"""What the text measure is asked for, and what two of its rows must share to stand in one table."""
 
 import hashlib
 from dataclasses import dataclass, field, fields, replace
@@ -7,20 +7,23 @@ from typing import Annotated, Any, Literal
 from common.config import AtLeast2, Dtype, Field, Natural, NonNegative, Positive, Seed, Space, read
 from common.errors import UserError
 from evaluate.decoding import AS_SCORED, Decoding
+from training.run import difference
 
 Rows = Annotated[list[str], Field(min_length=1)]
 Seeds = Annotated[list[Seed], Field(min_length=1)]
 
-NEIGHBOURS = 3  # k of the manifolds of images
 LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
-ENOUGH_WORDS = 20  # a text is not cut to fewer but by --words
 
 
 @dataclass(frozen=True)
-class TextsConfig(Decoding):
+class TextConfig(Decoding):
     # fmt: off
     checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs, or checkpoints in them,
     #                                 and the names of their rows
+    # the protocol
+    protocol: Literal["honest", "paper"] = "honest"
+    loops: Positive = 1             # groups that the texts are measured in; their mean is reported
+    stride: Natural = 0             # of the scoring windows; 0: min(512, block_size)
     # the text
     split: Literal["train", "validation", "test"] = "test"  # held out; train in the paper's protocol alone
     data: str = ""                  # the prepared data folder; empty: the one of the first run
@@ -35,32 +38,22 @@ class TextsConfig(Decoding):
     tokenize: Literal["auto", "13a", "zh", "ja-mecab", "char"] = "auto"
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # what is drawn depends on it and on the run's own training seed
+    # what the texts are judged by
+    scorer: str = ""                # a run, or a folder of transformers (labs/scorers): generative perplexity
+    #                                 and, where the package mauve-text is installed, MAUVE
+    # the table
+    out: str = ""                   # writes OUT.jsonl, its views OUT.md, .tex and .csv, and OUT.samples/
+    #                                 rows of unchanged checkpoints in it are kept
+    texts_kept: Natural = 12        # texts of each row in OUT.samples; 0: all
+    halves: AtLeast2 = 200          # random halves of the references' texts, for their intervals
     # machine
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
     # fmt: on
 
 
-@dataclass(frozen=True)
-class EvaluationConfig(TextsConfig):
-    # fmt: off
-    # the protocol
-    protocol: Literal["honest", "paper"] = "honest"
-    loops: Positive = 1             # groups that the texts are measured in; their mean is reported
-    stride: Natural = 0             # of the scoring windows; 0: min(512, block_size)
-    # what the texts are judged by
-    scorer: str = ""                # a run, or a folder of transformers (labs/scorers): generative perplexity
-    #                                 and, where the package mauve-text is installed, MAUVE
-    # the table
-    out: str = ""                   # writes OUT.jsonl, its views OUT.md and OUT.csv, and OUT.samples/
-    #                                 rows of unchanged checkpoints in it are kept
-    texts_kept: Natural = 12        # texts of each row in OUT.samples; 0: all
-    halves: AtLeast2 = 200          # random halves of the references' texts, for their intervals
-    # fmt: on
-
-
 @dataclass(frozen=True, kw_only=True)
-class PaperConfig(EvaluationConfig):
+class PaperConfig(TextConfig):
     # fmt: off
     # with --protocol paper
     split: Literal["train", "validation", "test"] = "train"
@@ -75,7 +68,7 @@ class PaperConfig(EvaluationConfig):
 def read_settings(config: type, argv: list[str], about: str = "") -> Any:
     """An instance of a measure's `config`. PaperConfig's own defaults are for who asks for that protocol."""
     c: Any = read(config, argv, about)
-    return read(EvaluationConfig, argv) if isinstance(c, PaperConfig) and c.protocol == "honest" else c
+    return read(TextConfig, argv) if isinstance(c, PaperConfig) and c.protocol == "honest" else c
 
 
 @dataclass
@@ -151,73 +144,53 @@ class Settings(Decoding):
     tokenize: str = "13a"  # what is a word
 
     @classmethod
-    def of(cls, row: dict[str, Any]) -> "Settings":
-        """Those of a row of a table. UserError for a row that was drawn with a cut that is gone."""
-        known, given = {f.name for f in fields(cls)}, row["settings"]
-        if cuts := {key: given[key] for key in GONE if given.get(key, GONE[key]) != GONE[key]}:
-            raise UserError(f"a row was drawn with {cuts}, which commit ed9d419 reads: leave it out")
-        return cls(**{key: value for key, value in given.items() if key in known})
+    def of(cls, c: TextConfig, reads: int, scorer: str = "", **hashes: str) -> "Settings":
+        """What `c` asks for of models that can read so many tokens at once. UserError naming the setting that
+        cannot work.
 
-
-def settings(c: TextsConfig, reads: int, scorer: str = "", **hashes: str) -> Settings:
-    """What `c` asks for of models that can read so many tokens at once. UserError naming the setting that
-    cannot work.
-
-    scorer  the SHA-256 of its weights, not its path
-    hashes  the fields tokenizer, train and corpus; "" where the data are not prepared yet
-
-    A configuration without a protocol asks for the honest one.
-    """
-    given: dict[str, Any] = {"protocol": "honest", "loops": 1, "tokenizer": "", "train": "", "corpus": ""}
-    given |= {f.name: getattr(c, f.name) for f in fields(Settings) if hasattr(c, f.name)}
-    block_size = c.block_size or reads
-    if block_size > reads:
-        raise UserError(f"block_size = {block_size}: one of the models reads {reads} tokens; give no more")
-    given |= hashes | {"scorer": scorer, "block_size": block_size}
-    given["prompt_tokens"] = c.prompt_tokens or block_size
-    given["stride"] = given.get("stride") or min(512, block_size)
-    s = Settings(**given)
-    check_settings(s)
-    return s
-
-
-def check_settings(s: Settings) -> None:
-    """UserError naming the setting that cannot work."""
-    paper = s.protocol == "paper"
-    if paper != (s.split == "train") or (paper and (s.words or s.scorer)):
-        raise UserError(
-            f"protocol = {s.protocol!r}: split = {s.split!r}, words = {s.words} or scorer = {s.scorer!r} is "
-            "not of it; leave it out"
-        )
-    if 0 < s.words < LEAST_WORDS:
-        raise UserError(
-            f"words = {s.words}: at least {LEAST_WORDS}, the metrics count {LEAST_WORDS}-grams; 0 chooses"
-        )
-    if s.texts < 2 * s.loops:
-        raise UserError(f"texts = {s.texts} with loops = {s.loops}: give at least 2 texts a loop")
-    # the paper's texts go on beyond the block
-    named, needs = "prompt_tokens + new_tokens", s.prompt_tokens + s.new_tokens
-    if paper:
-        named, needs = "prompt_tokens", s.prompt_tokens
-    if needs > s.block_size:
-        raise UserError(f"{named} = {needs} do not fit block_size = {s.block_size}: ask for shorter texts")
-    if s.stride > s.block_size:
-        raise UserError(f"stride = {s.stride}: must be at most block_size = {s.block_size}")
-
-
-def other_settings(before: dict, now: dict) -> list[str]:
-    """Each key of `now` that has another value in `before`, with both values; `words` only where it is known.
-
-    An older version, which does not name a scorer, a cut or a part of the split, had none. One that had a cut
-    which is gone drew from another distribution.
-    """
-    known = {k: v for k, v in now.items() if k != "words" or v} | GONE
-    before = {"scorer": "", "part": False, "tokenize": "13a", **GONE, **vars(AS_SCORED), **before}
-    return [f"{k} {before.get(k)!r}, now {v!r}" for k, v in known.items() if before.get(k) != v]
+        scorer  the SHA-256 of its weights, not its path
+        hashes  the fields tokenizer, train and corpus; "" where the data are not prepared yet
+        """
+        given = {f.name: getattr(c, f.name) for f in fields(cls) if hasattr(c, f.name)}
+        given |= {"tokenizer": "", "train": "", "corpus": "", **hashes, "scorer": scorer}
+        block_size = c.block_size or reads
+        given |= {"block_size": block_size, "prompt_tokens": c.prompt_tokens or block_size}
+        s = cls(**given | {"stride": c.stride or min(512, block_size)})
+        paper = s.protocol == "paper"
+        needs = s.prompt_tokens + (0 if paper else s.new_tokens)  # the paper's texts go on beyond the block
+        for key, works, why in (
+            ("block_size", block_size <= reads, f"one of the models reads {reads} tokens"),
+            ("split", paper == (s.split == "train"), f"protocol = {s.protocol}"),
+            ("scorer", not (paper and scorer), f"protocol = {s.protocol}"),
+            (
+                "words",
+                s.words == 0 or (s.words >= LEAST_WORDS and not paper),
+                f"at least 4, protocol = {s.protocol}",
+            ),
+            ("texts", s.texts >= 2 * s.loops, f"loops = {s.loops}, of 2 texts at least"),
+            ("new_tokens", needs <= block_size, f"{needs} tokens with the prompt; block_size = {block_size}"),
+            ("stride", s.stride <= block_size, f"block_size = {block_size}"),
+        ):
+            if not works:
+                raise UserError(f"{key} = {getattr(s, key)!r} cannot be: {why}")
+        return s
 
 
 # cuts of older versions, each at the value that cuts nothing
 GONE = {"typical_p": 1.0, "epsilon": 0.0, "eta": 0.0, "top_a": 0.0, "top_n_sigma": 0.0, "min_k": 0.0}
+
+
+def other_settings(before: dict, now: dict) -> str:
+    """The first key of `now` that has another value in `before`, with both values; `words` only where it is
+    known.
+
+    An older version, which does not name a scorer, a cut or a part of the split, had none. One that had a cut
+    which is gone drew from another distribution.
+    """
+    hashes = ("tokenizer", "train", "corpus", "scorer")  # last: a hash says least of what is another
+    known = {k: now[k] for k in sorted(now, key=hashes.__contains__) if k != "words" or now[k]} | GONE
+    defaults = {"scorer": "", "part": False, "tokenize": "13a", **GONE, **vars(AS_SCORED)}
+    return difference(dict.fromkeys(known) | defaults | before, known)
 
 
 def of_run(s: Settings, config: dict[str, Any]) -> Settings:

@@ -16,22 +16,14 @@ ALPHA = 0.05
 LEAST_SEEDS = 3  # of a row that is marked: two pairs can hardly tell perplexities of 40 and 1,600 apart
 
 
-def student_interval(values: list[float]) -> float:
-    """Half of the 95% interval of the mean, from the spread of `values`; nan for a single one."""
-    n = len(values)
-    if n < 2 or not all(map(math.isfinite, values)):
-        return math.nan
-    return float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n)
-
-
-class Difference(NamedTuple):
+class Estimate(NamedTuple):
     mean: float
     half: float  # of its 95% interval
     p: float  # two-sided, of no difference
 
 
-def difference(pairs: Sequence[float], *errors: tuple[float, int]) -> Difference:
-    """The mean of differences that are paired by seed, with an interval of all that it varies by.
+def estimate(pairs: Sequence[float], *errors: tuple[float, int]) -> Estimate:
+    """The mean of values, or of differences that are paired by seed, with an interval of all it varies by.
 
     `errors`: (standard error, degrees of freedom) of what all pairs share, such as the search of a row.
     Student's t with the degrees of freedom of Welch and Satterthwaite; nan for fewer than two pairs.
@@ -39,15 +31,15 @@ def difference(pairs: Sequence[float], *errors: tuple[float, int]) -> Difference
     """
     n, mean = len(pairs), statistics.fmean(pairs)
     if n < 2 or not all(map(math.isfinite, pairs)):
-        return Difference(mean, math.nan, math.nan)
+        return Estimate(mean, math.nan, math.nan)
     parts = [(statistics.variance(pairs) / n, n - 1), *((error**2, freedom) for error, freedom in errors)]
     variance = sum(part for part, _ in parts)
     if not variance:
-        return Difference(mean, 0.0, float(not mean))
+        return Estimate(mean, 0.0, float(not mean))
     freedom = variance**2 / sum(part**2 / freedom for part, freedom in parts if part)
     error = math.sqrt(variance)
     half, p = stats.t.ppf(0.975, freedom) * error, 2 * stats.t.sf(abs(mean) / error, freedom)
-    return Difference(mean, float(half), float(p))
+    return Estimate(mean, float(half), float(p))
 
 
 def half_sampling_interval(
@@ -70,16 +62,11 @@ def half_sampling_interval(
 
 def paired_p(a: dict[int, float], b: dict[int, float]) -> float:
     """The p-value of "a's mean is at most b's", by their common seeds; nan for fewer than two."""
-    d = [a[seed] - b[seed] for seed in a if seed in b]
-    n = len(d)
-    if n < 2:
+    pairs = [a[seed] - b[seed] for seed in a if seed in b]
+    if not pairs:
         return math.nan
-    mean, spread = statistics.fmean(d), statistics.stdev(d)
-    if spread:
-        t = mean / spread * math.sqrt(n)
-    else:  # all differences are the same one
-        t = math.copysign(math.inf, mean) if mean else 0.0
-    return float(stats.t.sf(t, n - 1))
+    mean, _, p = estimate(pairs)
+    return p / 2 if mean > 0 else 1 - p / 2
 
 
 def holm(p: dict[str, float], alpha: float = ALPHA) -> set[str]:

@@ -15,18 +15,18 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import UnionType
 from typing import Any
 
-from common.config import unusable
+from common.config import Name, checked
 from common.errors import reading
 from common.files import beside, check_writable, lock_of, locked, read_text, replacing
-from evaluate.names import check_name
 
 Row = dict[str, Any]
+REQUIRED = ("measure", "name", "settings", "definition")
+FIELDS = {"measure": str, "name": Name, "settings": dict, "definition": int, "training": dict, "problem": str}
 SHARED = ("settings", "training", "versions")  # the parts of a row whose entries are said once
 
 
@@ -47,7 +47,8 @@ class Store:
 
     def rows(self, measure: str) -> list[Row]:
         """The rows of a measure, in the order in which they came. UserError if the file is none of ours."""
-        return [row for row in self._read().values() if row["measure"] == measure]
+        with reading(self.path or ""):
+            return [_decoded(row) for row in self._read().values() if row["measure"] == measure]
 
     def measures(self) -> list[str]:
         """Those that it has rows of, in the order in which they came."""
@@ -58,10 +59,10 @@ class Store:
         if self.path is None:
             return
         with locked(lock_of(self.path)):
-            new = {(row["measure"], row["name"]): row for row in map(checked, rows)}
+            new = keyed(map(_encoded, rows))
             others = {key: row for key, row in self._read().items() if key not in new}
             with replacing(self.path) as file:
-                for line in folded([_encoded(row) for row in (*new.values(), *others.values())]):
+                for line in folded([*new.values(), *others.values()]):
                     file.write(f"{_json(line)}\n".encode())
 
     def _read(self) -> dict[tuple[str, str], Row]:
@@ -69,9 +70,18 @@ class Store:
             return {}
         with reading(self.path):
             # not splitlines(), which also splits at a U+2028 within a text
-            lines = enumerate(read_text(self.path).split("\n"), 1)
-            rows = unfolded([parsed(line, f"{self.path}, line {number}") for number, line in lines if line])
-            return {(row["measure"], row["name"]): row for row in map(checked, rows)}
+            lines = [json.loads(line) for line in read_text(self.path).split("\n") if line]
+            return keyed(unfolded(lines))
+
+
+def keyed(rows: Iterable[Row]) -> dict[tuple[str, str], Row]:
+    """`rows` as JSON has them, by what one of them is: the same name under the same measure. UserError for
+    what can be no row of ours."""
+    out = {}
+    for row in rows:
+        checked(row, FIELDS, REQUIRED, more=True)
+        out[row["measure"], row["name"]] = row
+    return out
 
 
 def folded(rows: list[Row]) -> list[Row]:
@@ -123,32 +133,6 @@ def unfolded(lines: list[Row]) -> list[Row]:
 
 def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def parsed(line: str, where: str) -> Row:
-    """The row of a line of the file. UserError naming the line."""
-    with reading(where):
-        content = json.loads(line)
-        if reason := unusable(content):
-            raise ValueError(reason)
-        return _decoded(content)
-
-
-def checked(row: Row) -> Row:
-    """`row`. KeyError, TypeError or ValueError if it can be no row of ours."""
-    kinds = {"measure": str, "settings": dict, "definition": int}
-    optional = {"training": dict, "problem": str}
-    check_fields(row, kinds | {key: kind for key, kind in optional.items() if key in row})
-    check_name(row["name"])  # files have these names
-    return row
-
-
-def check_fields(row: Row, kinds: Mapping[str, type | UnionType]) -> None:
-    """KeyError or TypeError if a value of `row` is not of its kind. True is no number."""
-    for key, kind in kinds.items():
-        value = row[key]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise TypeError(f"{key} = {value!r} is no {getattr(kind, '__name__', kind)}")
 
 
 def _encoded(value: Any) -> Any:

@@ -6,26 +6,24 @@ variances: that between trainings and that between texts. So Student's t over th
 for text metrics too, however the two variances compare. The texts alone would leave out the first one.
 """
 
-import json
 import math
-from collections.abc import Iterable
-
-import numpy as np
+import statistics
+from collections.abc import Iterable, Sequence
 
 from common.config import completed
 from config.defaults import TrainConfig
 from evaluate.columns import Column
-from evaluate.statistics import ALPHA, Difference, best_group, difference, paired_p, student_interval
+from evaluate.statistics import ALPHA, Estimate, best_group, estimate, paired_p
 from evaluate.store import Row
-from training.run import RESUMABLE
+from training import run
 
 Runs = dict[int, Row]  # the runs of one training by their seeds
-Columns = tuple[Column, ...]
+Columns = Sequence[Column]
 QUALITY = ("ppl_eps", "ppl_train")  # the first that rows have; the paper's protocol has the second alone
 
 # what differs between the seeds of one training, and what follows from it
 OF_SEED = {"seed", "name", "teacher", "teacher_sha256", "teacher_weights", "teacher_spent"}
-OF_SEED |= {"init_from", "init_weights", "init_spent", "head_sha256"} | RESUMABLE - {"max_steps"}
+OF_SEED |= {"init_from", "init_weights", "init_spent", "head_sha256"} | run.RESUMABLE - {"max_steps"}
 
 
 # -----------------------------------------------------------------------------
@@ -54,10 +52,9 @@ def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:
 def one_training(rows: list[Row]) -> bool:
     """Whether these are seeds of one training, each there once. What only some of them record, because a
     later version made them, tells none apart."""
-    configs = [completed(TrainConfig, row.get("training", {})) for row in rows]
-    keys = sorted(set.intersection(*map(set, configs)) - OF_SEED)
-    kinds = {json.dumps([c[key] for key in keys], sort_keys=True) for c in configs}
-    return len(kinds) == 1 and len({row["seed"] for row in rows}) == len(rows)
+    first, *others = (completed(TrainConfig, row.get("training", {})) for row in rows)
+    same = not any(run.difference(first, other, OF_SEED) for other in others)
+    return same and len({row["seed"] for row in rows}) == len(rows)
 
 
 def has_seeds(rows: Iterable[Row]) -> bool:
@@ -70,59 +67,56 @@ def has_seeds(rows: Iterable[Row]) -> bool:
 
 
 def summarise(rows: list[Row], columns: Columns) -> list[Row]:
-    """A row for each training, of its runs that have numbers; the references last, alone if there is no
-    run."""
+    """A row for each training, of its runs that have numbers; the references last, alone if there is no run.
+
+    name, runs, seeds
+    <key>, <key>_seeds, <key>_ci   mean, value of each seed, half of the mean's 95% interval; a plain number
+                                   (Column.best) has no interval
+    <key>_diff, <key>_diff_ci      what its runs have more than the first row's, paired by seed, and half of
+                                   the 95% interval: one seed is the same start and the same batches, so a
+                                   pair differs by less than two runs do
+    <key>_better                   whether that interval lies on the good side alone
+    <key>_best                     whether it cannot be told from the best, see `marks`
+    quality_worse                  whether it predicts text worse than the first row, see `worse`
+    """
     runs: dict[str, Runs] = {}
-    for label, same in grouped(rows).items():
+    for name, same in grouped(rows).items():
         if sound := {row["seed"]: row for row in same if "problem" not in row}:
-            runs[label] = sound
+            runs[name] = sound
     references = [row for row in rows if row.get("reference")]
     if not runs:
         return references
     human = next((row for row in references if row["name"] == "human"), {})
     base, marked = next(iter(runs.values())), marks(runs, human, columns)
-    trainings = [
-        {**means(label, same, columns), **differences(same, base, columns), **marked[label]}
-        for label, same in runs.items()
-    ]
+    trainings = []
+    for name, of_seed in runs.items():
+        row: Row = {"name": name, "runs": [r["name"] for r in of_seed.values()], "seeds": [*of_seed]}
+        for column in columns:
+            row |= numbers_of(column, of_seed, base, human)
+        trainings.append(row | marked[name])
     return trainings + references
 
 
-def means(name: str, runs: Runs, columns: Columns) -> Row:
-    """The mean of each column, `<key>_seeds`, the value of each of its "seeds", and `<key>_ci`, half of the
-    mean's 95% interval; a plain number (Column.best) has no interval."""
-    rows = list(runs.values())
-    out: Row = {"name": name, "runs": [r["name"] for r in rows], "seeds": list(runs)}
-    for column in columns:
-        key = column.key
-        values = [r[key] for r in rows if key in r]
-        if not values:
-            continue
-        out[key] = float(np.mean(values))
-        out[key + "_seeds"] = [r.get(key) for r in rows]
-        if column.best:
-            out[key + "_ci"] = student_interval(values)
+def numbers_of(column: Column, runs: Runs, base: Runs, human: Row) -> Row:
+    """The numbers of a column in `summarise`, of the `runs` of a row and of the first one."""
+    key, values = column.key, [r[column.key] for r in runs.values() if column.key in r]
+    if not values:
+        return {}
+    out: Row = {key: statistics.fmean(values), f"{key}_seeds": [r.get(key) for r in runs.values()]}
+    if not column.best:
+        return out
+    out[f"{key}_ci"] = estimate(values).half
+    pairs = [(runs[s], base[s]) for s in runs if s in base]
+    if pairs and all(key in row for pair in pairs for row in pair):
+        more = estimate([a[key] - b[key] for a, b in pairs])
+        out |= {f"{key}_diff": more.mean, f"{key}_diff_ci": more.half}
+        if column.best != "human" or key in human:
+            far = estimate([distance(a, human, column) - distance(b, human, column) for a, b in pairs])
+            out[f"{key}_better"] = far.mean + far.half < 0
     return out
 
 
-def differences(runs: Runs, base: Runs, columns: Columns) -> dict[str, float]:
-    """For each column what a row's runs have more than the table's first row, by seed.
-
-    `<key>_diff` is the mean difference, `<key>_diff_ci` half of its 95% interval (Student's t of the pairs).
-    One seed is the same start and the same batches, so a pair differs by less than two runs do.
-    """
-    out: dict[str, float] = {}
-    seeds = [s for s in runs if s in base]
-    for key in (c.key for c in columns if c.best):
-        everywhere = all(key in r[s] for r in (runs, base) for s in seeds)
-        if seeds and everywhere:
-            values = [runs[s][key] - base[s][key] for s in seeds]
-            out[key + "_diff"] = float(np.mean(values))
-            out[key + "_diff_ci"] = student_interval(values)
-    return out
-
-
-def ratios(rows: list[Row], errors: dict[str, tuple[float, int]]) -> dict[str, Difference]:
+def ratios(rows: list[Row], errors: dict[str, tuple[float, int]]) -> dict[str, Estimate]:
     """The logarithm of each row's perplexity over the first row's, by seed; its interval contains the
     `errors` of both searches (evaluate/search.py). Lowest first. {} where no row has a perplexity."""
     groups = {
@@ -133,7 +127,7 @@ def ratios(rows: list[Row], errors: dict[str, tuple[float, int]]) -> dict[str, D
     for name, runs in groups.items() if key else ():
         pairs = [math.log(runs[seed][key] / groups[base][seed][key]) for seed in runs if seed in groups[base]]
         if name != base and pairs:
-            out[name] = difference(pairs, *(errors[row] for row in (name, base) if row in errors))
+            out[name] = estimate(pairs, *(errors[row] for row in (name, base) if row in errors))
     return dict(sorted(out.items(), key=lambda item: item[1].mean))
 
 

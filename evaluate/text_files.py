@@ -13,18 +13,13 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common.errors import UserError
+from common.errors import UserError, reading
 from common.files import read_text
+from evaluate.diversity import common_words
 from evaluate.names import check_name, named_path
 from evaluate.settings import Settings
-from evaluate.texts import common_words
 
 ENDINGS = (".txt", ".jsonl")
-
-
-class Text(NamedTuple):
-    text: str
-    prompt: str | None  # that it continues
 
 
 class Texts(NamedTuple):
@@ -43,7 +38,7 @@ class Texts(NamedTuple):
         return {"row": self.name, "overlay": "", "seed": None}
 
 
-def apart(arguments: list[str]) -> tuple[list[Texts], list[str]]:
+def split_files(arguments: list[str]) -> tuple[list[Texts], list[str]]:
     """(the files of texts, what else is asked for). UserError for a file that holds none."""
     files, others = [], []
     for argument in arguments:
@@ -56,50 +51,35 @@ def apart(arguments: list[str]) -> tuple[list[Texts], list[str]]:
 
 
 def open_texts(name: str, path: Path) -> Texts:
-    """UserError naming the file, and its line."""
+    """UserError naming the file."""
     check_name(name)
-    content, texts = read_text(path), []
+    content = read_text(path)
     if path.suffix == ".txt":
-        for text in re.split(r"\n(?:[^\S\n]*\n)+", content.strip("\n")):
-            texts.append(Text(text, None))
+        rows: list[Any] = re.split(r"\n(?:[^\S\n]*\n)+", content.strip("\n"))
     else:
-        for at, line in enumerate(content.split("\n"), 1):
-            if line.strip():
-                texts.append(read_line(line, f"{path}, line {at}"))
-    texts = [t for t in texts if t.text.strip()]
-    prompts = [t.prompt for t in texts if t.prompt is not None]
-    if prompts and len(prompts) < len(texts):
-        raise UserError(f"{path}: prompt: {len(prompts)} of {len(texts)} texts have one; give all or none")
-    digest = hashlib.sha256(content.encode(errors="replace")).hexdigest()
-    return Texts(name, path, [t.text for t in texts], prompts, digest)
-
-
-def read_line(line: str, where: str) -> Text:
-    """The text of a line of JSON."""
-    try:
-        row: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not JSON ({error})") from None
-    fields = row if isinstance(row, dict) else {"text": row}
-    text, prompt = fields.get("text"), fields.get("prompt")
-    if not isinstance(text, str) or not isinstance(prompt, str | None):
-        raise UserError(f'{where}: give {{"text": "..."}}, with "prompt": "..." beside it or not')
-    return Text(text, prompt)
-
-
-def fitting(file: Texts, s: Settings) -> Texts:
-    """As many of its texts as every row has. UserError if they are too few or too short for the table."""
-    if s.protocol == "paper":
-        raise UserError(f"{file.path}: texts of a file stand in the honest protocol alone; leave it out")
-    if len(file.texts) < s.texts:
+        with reading(path):
+            rows = [json.loads(line) for line in content.split("\n") if line.strip()]
+    pairs: list[tuple[Any, Any]] = [
+        (r.get("text"), r.get("prompt")) if isinstance(r, dict) else (r, None) for r in rows
+    ]
+    prompts = [prompt for _, prompt in pairs if prompt is not None]
+    strings = all(isinstance(text, str) for text in [*prompts, *(text for text, _ in pairs)])
+    if not strings or len(prompts) not in (0, len(pairs)):
         raise UserError(
-            f"{file.path} has {len(file.texts)} texts, this table measures {s.texts} of each row: give more "
-            f"texts, or --texts={len(file.texts)}"
+            f'{path}: each line is {{"text": "..."}}; all have a "prompt": "..." beside it, or none'
         )
+    pairs = [pair for pair in pairs if pair[0].strip()]
+    digest = hashlib.sha256(content.encode(errors="replace")).hexdigest()
+    return Texts(name, path, [text for text, _ in pairs], [p for _, p in pairs if p is not None], digest)
+
+
+def first_texts(file: Texts, s: Settings) -> Texts:
+    """As many of its texts as every row has. UserError if they are too few or too short for the table."""
     texts, prompts = file.texts[: s.texts], file.prompts[: s.texts]
-    if s.words > (least := common_words(texts, s.tokenize)):  # as for human texts
+    least = common_words(texts, s.tokenize) if texts else 0
+    if s.protocol == "paper" or len(texts) < s.texts or least < s.words:
         raise UserError(
-            f"{file.path}: its texts are too short, this table cuts each to {s.words} words and 95% of them "
-            f"have {least}: give longer texts, or --words={least}"
+            f"{file.path}: {len(texts)} texts, of which 95% have {least} words, stand in no table of the "
+            f"{s.protocol} protocol with --texts={s.texts} and --words={s.words}"
         )
     return file._replace(texts=texts, prompts=prompts)

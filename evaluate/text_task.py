@@ -11,12 +11,11 @@ from augment import Labels
 from common.errors import UserError
 from config.defaults import TrainConfig
 from data.batches import BatchSource, TextSource, Windows
+from data.corpus import corpus_of, kept_path, load_tokenizer, prepared
 from data.held_out import HeldOut, open_held_out, open_truth
-from data.prepared import corpus_of, kept_path, load_tokenizer, prepared
 from data.tokens import open_tokens
-from evaluate.metrics import Recovery, perplexity
-from evaluate.scoring import Score, described, document_blocks, recover, score
-from evaluate.windows import Window, document_windows, training_windows
+from evaluate.metrics import Recovery, Window, document_windows, perplexity, training_windows
+from evaluate.scoring import Score, document_blocks, recover, recovery_numbers, score
 from heads import Weights
 from model import LanguageModel, Plan
 from training.distributed import Processes
@@ -132,7 +131,7 @@ class TextTask:
 
         recovery = evaluator.shared(work)
         recovery.set_totals(procs.sums(recovery.totals()))
-        return described(recovery, prefix)
+        return recovery_numbers(recovery, prefix)
 
     def judge(
         self,

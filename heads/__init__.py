@@ -17,7 +17,6 @@ never materialises the logits of a whole batch: see `chunked_loss`.
 """
 
 import hashlib
-import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any, cast
 
 import torch.nn as nn
 
-from .base import Head, Targets, cross_entropy, with_gradient
+from .base import Head, Targets, check_arguments, check_choice, check_range, cross_entropy, with_gradient
 from .margin import AMSoftmax, SMSoftmax
 from .objectives import SmoothAccuracy, SoftTargets, StopGradient
 from .output import OutputHead, block_rows, chunk_rows, chunked_loss
@@ -62,36 +61,23 @@ HEADS: dict[str, Callable[..., Head]] = {  # classes; each takes V and arguments
 
 def find_head(name: str) -> type[Head]:
     """The head called `name`, of HEADS or of a lab (labs/LAB/heads.py). ValueError if there is none."""
+    known = HEADS
     if name not in HEADS and __name__ == "heads":  # nanoheads.heads of somebody's program has no labs
-        from common.places import heads, imported
+        from common.places import registered
 
-        return imported(heads(), "HEADS", name)
-    if name not in HEADS:
-        raise ValueError(f"unknown head {name!r}: use one of {', '.join(HEADS)}")
-    return cast(type[Head], HEADS[name])
+        known = registered("heads", "HEADS", "heads")
+    check_choice(known, head=name)
+    return cast(type[Head], known[name])
 
 
 def named_head(name: str, vocab_size: int, args: dict | None = None) -> Head:
     """The head called `name`, made with `args`. ValueError for an unknown head or argument."""
-    cls = find_head(name)
-    declared = inspect.get_annotations(cls.__init__)
-    for key, value in (args or {}).items():
-        kind = declared.get(key)  # of a head of your own perhaps none
-        if kind is int and type(value) is not int:
-            raise ValueError(f"head_args: {key} = {value!r} must be a whole number, as in {key} = 4")
-        if kind is bool and type(value) is not bool:  # any text is true, "false" too
-            raise ValueError(f"head_args: {key} = {value!r} must be True or False")
-        if kind == dict | None and not isinstance(value, dict | None):
-            raise ValueError(f"head_args: {key} = {value!r} must be a dict, as in {{'alpha': 1.5}}")
-        if kind is float and type(value) is bool:
-            raise ValueError(f"head_args: {key} = {value!r} must be a number")
-    try:
-        return cls(vocab_size, **(args or {}))
-    except TypeError as e:
-        raise ValueError(f"head {name!r} does not take head_args = {args}: {e}") from None
+    head, args = find_head(name), args or {}
+    check_arguments(head, args)
+    return head(vocab_size, **args)
 
 
-def files_of(name: str) -> list[Path]:
+def head_files(name: str) -> list[Path]:
     """The files that the head called `name` is written in: its class's, then its bases', up to Head. A class
     of a notebook has none."""
     classes = [base for base in find_head(name).__mro__ if issubclass(base, Head) and base is not Head]
@@ -100,9 +86,10 @@ def files_of(name: str) -> list[Path]:
 
 
 def head_digest(name: str) -> str:
-    """SHA-256 of the text of `files_of` the head: which formula a run was trained with, as far as it stands
+    """SHA-256 of the text of a head's files: which formula a run was trained with, as far as it stands
     there."""
-    return hashlib.sha256("".join(p.read_text(encoding="utf-8") for p in files_of(name)).encode()).hexdigest()
+    text = "".join(file.read_text(encoding="utf-8") for file in head_files(name))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def head_changed(config: dict[str, Any]) -> str:
@@ -110,7 +97,8 @@ def head_changed(config: dict[str, Any]) -> str:
     name, digest = config.get("head", ""), config.get("head_sha256")
     if digest is None or head_digest(name) == digest:
         return ""
-    return f"; the code of its head ({', '.join(p.name for p in files_of(name))}) has changed since it began"
+    files = ", ".join(file.name for file in head_files(name))
+    return f"; the code of its head ({files}) has changed since it began"
 
 
 def make_head(

@@ -1,8 +1,9 @@
 """What a head is, its labels, and the cross-entropy that most heads share."""
 
 import functools
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -47,9 +48,8 @@ class Targets(NamedTuple):
             return self
         at = has_loss.nonzero().squeeze(1)
         rows = at if self.rows is None else self.rows[at]
-        return Targets(
-            self.ids[at], self.values[at], rows, None if self.weights is None else self.weights[at]
-        )
+        weights = None if self.weights is None else self.weights[at]
+        return Targets(self.ids[at], self.values[at], rows, weights)
 
     def part(self, start: int, end: int) -> "Targets":
         """Rows `start` to `end`, as int64 and float32 (float64 stays): what a head is given."""
@@ -66,8 +66,13 @@ class Targets(NamedTuple):
         return Targets(move(self.ids), move(self.values), rows, weights)
 
 
+# What `Head.gradient` returns: losses (N,), their gradient (N, V) but at labels, that of the first K' labels
+Gradient = tuple[Tensor, Tensor, Tensor]
+
+
 class Head(nn.Module):
-    """Base of all heads: a subclass gives `loss` and `log_probs`. Its parameters, if any, are trained.
+    """Base of all heads: a subclass gives `log_probs`, and `loss` or `gradient` or both. Its parameters, if
+    any, are trained.
 
     `vocab_size` is V.
     """
@@ -100,8 +105,8 @@ class Head(nn.Module):
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         """(N, V) float32 logits -> (N,) what training minimises, in nats. A logit of -inf is a banned token,
-        which the loss leaves out."""
-        raise NotImplementedError
+        which the loss leaves out. By default the loss of `gradient`."""
+        return closed_loss(logits, self, targets)
 
     def log_probs(self, logits: Tensor) -> Tensor:
         """(N, V) float32 logits -> (N, V) log of the normalised distribution; -inf for a logit of -inf."""
@@ -111,13 +116,14 @@ class Head(nn.Module):
 def with_gradient(f: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Tensor]:
     """Makes a differentiable loss(z, ...) of f(z, ...) -> (loss (N,), its gradient in z (N, V)).
 
-    For a gradient that autograd would compute in more passes over (N, V), or with larger errors.
+    For a gradient that autograd would compute in more passes over (N, V), or with larger errors. f may
+    overwrite z, which is a copy.
     """
 
     class Loss(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, z: Tensor, *args: Any) -> Tensor:
-            loss, gradient = f(z, *args)
+            loss, gradient = f(z.clone(), *args)
             ctx.save_for_backward(gradient)
             ctx.others = len(args)
             return loss
@@ -132,31 +138,42 @@ def with_gradient(f: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Tens
 
 
 @with_gradient
+def closed_loss(z: Tensor, head: Head, targets: Targets) -> tuple[Tensor, Tensor]:
+    """The losses (N,) of a head's `gradient`, and that gradient (N, V), right at the labels, too."""
+    loss, gradient, at_ids = head.gradient(z, targets)
+    return loss, gradient.scatter_(1, *at_labels(targets.ids, at_ids))
+
+
+def at_labels(ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """The first K' of the labels' ids (N, K), and their values (N, K'). Padding repeats the first label."""
+    ids = ids[:, : values.shape[1]]
+    padding = ids < 0
+    return torch.where(padding, ids[:, :1], ids), torch.where(padding, values[:, :1], values)
+
+
+# -----------------------------------------------------------------------------
+# What heads share
+
+
+@with_gradient
 def cross_entropy(u: Tensor, token: Tensor, rest: float = 0.0) -> tuple[Tensor, Tensor]:
     """-sum_v y_v log softmax(u)_v (N,) of scores u (N, V).
 
     The label y_v is `rest` for each token v but the true one t (N,), and 1 - (V - 1) `rest` for t.
     """
-    return cross_entropy_and_gradient(u, token, rest)
-
-
-def cross_entropy_and_gradient(u: Tensor, token: Tensor, rest: float = 0.0) -> tuple[Tensor, Tensor]:
-    """`cross_entropy` (N,) and its gradient softmax(u) - y (N, V)."""
     loss, gradient, at_token = cross_entropy_parts(u, token, rest)
     return loss, gradient.scatter_(1, token[:, None], at_token)
 
 
-def cross_entropy_parts(
-    u: Tensor, token: Tensor, rest: float = 0.0, overwrite: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`cross_entropy` (N,); its gradient softmax(u) - y (N, V), right but at t, in u's place if `overwrite`;
-    and the gradient at t (N, 1)."""
+def cross_entropy_parts(u: Tensor, token: Tensor, rest: float = 0.0) -> Gradient:
+    """`cross_entropy` (N,); its gradient softmax(u) - y (N, V), right but at t, in u's place; and the
+    gradient at t (N, 1)."""
     V, u_t, top = u.shape[1], at(u, token), u.amax(1, keepdim=True)
     if rest:
         banned = u == -math.inf  # their labels are t's
         smooth = rest * (u.masked_fill(banned, 0).sum(1) + banned.sum(1) * u_t)
     # not torch.softmax: it takes a CPU three times as long as exp, and it does not return the sum
-    p = (u.sub_(top) if overwrite else u - top).exp_()
+    p = u.sub_(top).exp_()
     total = p.sum(1, keepdim=True)
     p *= total.reciprocal()
     loss = (top + total.log()).squeeze(1) - (1 - rest * V) * u_t
@@ -178,15 +195,42 @@ def add_at(z: Tensor, token: Tensor, value: Tensor | float) -> Tensor:
     return z
 
 
-def check_positive(**values: float) -> None:
-    """ValueError naming an argument that is not a positive finite number."""
-    for name, value in values.items():
-        if not 0 < value < float("inf"):
-            raise ValueError(f"{name} = {value}: must be positive and finite")
+# -----------------------------------------------------------------------------
+# Arguments
 
 
-def check_not_negative(**values: float) -> None:
-    """ValueError naming an argument that is negative or not finite."""
+def check_range(interval: str, **values: float) -> None:
+    """ValueError naming an argument outside of an interval such as "(0, inf)" or "[0, 1)"."""
+    low, high = (float(end) for end in interval[1:-1].split(","))
     for name, value in values.items():
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"{name} = {value}: must be at least 0 and finite")
+        inside = low < value < high
+        if not (inside or (value == low and interval[0] == "[") or (value == high and interval[-1] == "]")):
+            raise ValueError(f"{name} = {value}: must be in {interval}")
+
+
+def check_choice(choices: Collection[Any], **values: Any) -> None:
+    """ValueError naming an argument that is none of `choices`."""
+    for name, value in values.items():
+        if value not in choices:
+            raise ValueError(f"{name} = {value!r}: use one of {', '.join(map(repr, choices))}")
+
+
+def check_arguments(cls: type, args: dict[str, Any]) -> None:
+    """ValueError naming those of `args` that the class cannot be made with, beside its first argument: keys
+    that it does not take, values of another type than is declared there."""
+    signature = inspect.signature(cls)
+    try:
+        signature.bind(None, **args)
+        for key, value in args.items():
+            parameter = signature.parameters.get(key)
+            kind = parameter.annotation if parameter else None  # of a class of your own perhaps none
+            if kind in (bool, int, float, dict | None) and not is_a(value, kind):
+                raise TypeError(f"{key} = {value!r} must be of type {getattr(kind, '__name__', kind)}")
+    except TypeError as error:
+        raise ValueError(f"{cls.__name__} does not take {args}: {error}") from None
+
+
+def is_a(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type; a whole number is a float, and True is no number."""
+    numbers = {float: (int, float)}
+    return isinstance(value, numbers.get(kind, kind)) and (kind is bool or type(value) is not bool)

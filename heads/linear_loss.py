@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .base import Head, Targets
+from .base import Head, Targets, check_choice
 from .output import chunk_rows, chunked_loss, refuse_second_derivative
 from .projection import Weights, project
 
@@ -25,21 +25,21 @@ def linear_loss(
     """head.loss(z, target) of the logits z = gain hidden W^T + b, without the (N, V) logits; in nats.
 
     hidden (..., C), weight (V, C), bias (V,), target (...) ids. Heads of several labels also take a pair
-    (ids, values), each (..., K), the ids padded with -1 at the end; values get no gradient. `head` is a name
-    in HEADS, for its default arguments, or an object with `loss(logits (N, V), Targets) -> (N,)`.
-    "mean" is over the positions whose target, or first id, is not `ignore_index`: nan with a gradient of 0 if
-    there is none. "none" (...) computes the logits again in backward, the others take their gradient in the
-    forward pass. The loss is float32, or float64 like hidden; autocast lowers the matrix products alone.
-    ValueError for shapes that do not fit, an id outside of 0 to V - 1, an unknown head or reduction.
+    (ids, values), each (..., K), each id once in a row, padded with -1 at the end; values get no gradient.
+    `head` is a name in HEADS, for its default arguments, or an object with `loss(logits (N, V), Targets) ->
+    (N,)`. "mean" is over the positions whose target, or first id, is not `ignore_index`: nan with a gradient
+    of 0 if there is none. "none" (...) computes the logits again in backward, the others take their gradient
+    in the forward pass. The loss is float32, or float64 like hidden; autocast lowers the matrix products
+    alone.
+    ValueError for an unknown head or reduction, for a head of another V, for targets that do not fit.
     RuntimeError for a second derivative.
     """
     if torch.compiler.is_compiling():  # the compiled graph ends here and goes on behind: threads do the work
         eager = torch.compiler.disable(linear_loss)
         return eager(hidden, weight, target, head, bias, gain, reduction, ignore_index)
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"reduction = {reduction!r}: use 'mean', 'sum' or 'none'")
-    head = _head(head, hidden, weight, bias)
-    targets = _targets(target, hidden, head, ignore_index).kept()
+    check_choice(("mean", "sum", "none"), reduction=reduction)
+    head = as_head(head, len(weight))
+    targets = as_targets(target, hidden.shape[:-1], head, ignore_index).kept()
     shape, hidden, weights = hidden.shape[:-1], hidden.reshape(-1, hidden.shape[-1]), Weights(weight, bias)
     if targets.rows is not None:
         hidden = hidden[targets.rows]
@@ -71,7 +71,7 @@ def log_probs(
     gain: Tensor | float = 1.0,
 ) -> Tensor:
     """log p (..., V) of the head's distribution, all at once, without a gradient; else as `linear_loss`."""
-    head = _head(head, hidden, weight, bias)
+    head = as_head(head, len(weight))
     logits = project(hidden.reshape(-1, hidden.shape[-1]), Weights(weight, bias), head, gain)
     with torch.autocast(hidden.device.type, enabled=False):
         return head.log_probs(logits).view(*hidden.shape[:-1], head.vocab_size)
@@ -95,63 +95,40 @@ class _Wrapped(Head):
         return self.wrapped.log_probs(logits)
 
 
-def _head(head: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Head:
-    """The head, once the shapes of its inputs are checked."""
-    shapes = f"hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)}"
-    if weight.ndim != 2 or hidden.shape[-1:] != weight.shape[1:]:
-        raise ValueError(f"{shapes}: give (..., C) and (V, C)")
-    if not all(t.is_floating_point() for t in (hidden, weight, *([] if bias is None else [bias]))):
-        raise ValueError(f"hidden of {hidden.dtype}, weight of {weight.dtype}: give floating-point numbers")
-    V = len(weight)
-    if bias is not None and bias.shape != (V,):
-        raise ValueError(f"{shapes}, bias {tuple(bias.shape)}: give a bias of ({V},)")
+def as_head(head: Any, vocab_size: int) -> Head:
+    """The head of a name, or of any object with `loss`."""
     if isinstance(head, str):
         from . import named_head  # here, because heads/__init__.py imports this file
 
-        return named_head(head, V)
-    if isinstance(head, type) or not hasattr(head, "loss"):
-        raise ValueError(f"head = {head!r}: give a name in HEADS or an instance with loss(logits, targets)")
+        return named_head(head, vocab_size)
     if not isinstance(head, Head):
-        return _Wrapped(V, head)
-    if head.vocab_size != V:
-        raise ValueError(f"{shapes}: the head has vocab_size = {head.vocab_size}, not {V}")
+        return _Wrapped(vocab_size, head)
+    check_choice((vocab_size,), vocab_size_of_head=head.vocab_size)
     return head
 
 
-def _targets(
-    target: Tensor | tuple[Tensor, Tensor], hidden: Tensor, head: Head, ignore_index: int
+def as_targets(
+    target: Tensor | tuple[Tensor, Tensor], shape: torch.Size, head: Head, ignore_index: int
 ) -> Targets:
-    """`target` as Targets, with the id -1 where there is no label."""
-    shape, V, pair = tuple(hidden.shape[:-1]), head.vocab_size, not isinstance(target, Tensor)
-    ids, values = (target, None) if isinstance(target, Tensor) else target
-    if pair:
-        if not head.multi_label and type(head).targets is Head.targets:
-            raise ValueError(
-                "target is a pair (ids, values), and this head reads one id a position: give the ids alone"
-            )
-        shape = (*shape, *ids.shape[-1:])
-    given = [t for t in (ids, values) if t is not None]
-    if type(ignore_index) is not int:
-        raise ValueError(f"ignore_index = {ignore_index!r}: give a whole number")
-    whole = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
-    if not whole or any(t.shape != shape for t in given):
-        shown = ", ".join(f"{tuple(t.shape)} of {t.dtype}" for t in given)
-        raise ValueError(f"target {shown} for hidden {tuple(hidden.shape)}: give ids {shape}")
-    ids = ids.long()
-    absent = (ids == -1) | (ids[..., :1] == ignore_index) if pair else ids == ignore_index
-    wrong = ids[~absent & ((ids < 0) | (ids >= V))]
-    if len(wrong):
-        raise ValueError(f"target has the id {wrong[0]}: give ids from 0 to {V - 1}")
-    ids = ids.masked_fill(absent, -1)
-    if values is None:
-        return Targets.single(ids)
-    if ((ids[..., :1] < 0) & (ids >= 0)).any():
-        raise ValueError("target has labels behind padding: put the ids -1 at the end of a row")
-    ordered = ids.sort(-1).values
-    if ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any():
-        raise ValueError("target has an id twice in a row: add up its values")
+    """`target` of positions (...) = `shape` as Targets, with the id -1 where there is no label."""
+    pair, several = True, head.multi_label or type(head).targets is not Head.targets
+    if isinstance(target, Tensor):
+        pair, target = False, (target[..., None], torch.ones_like(target[..., None], dtype=torch.float32))
+    ids, values = target
+    fit = ids.shape == values.shape == (*shape, ids.shape[-1])
+    if not fit or ids.is_floating_point() or (pair and not several):
+        raise ValueError(f"target {tuple(ids.shape)}: give ids {tuple(shape)}, labels to a head of several")
+    ids, values = (t.reshape(-1, ids.shape[-1]) for t in (ids.long(), values.detach()))
+    absent = (ids[:, :1] == ignore_index) | (ids == -1) & pair
+    ids, values = ids.masked_fill(absent, -1), values.masked_fill(absent, 0)
+    ordered = ids.sort(1).values
+    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    beyond = ~absent & ((ids < 0) | (ids >= head.vocab_size))
     lowest = 0 if head.multi_label else -1  # a head of labels of its own may have tokens to avoid
-    if not ((ids < 0) | ((values >= lowest) & (values <= 1))).all():
-        raise ValueError(f"target has label values beyond {lowest} and 1")
-    K = shape[-1]
-    return Targets(ids.reshape(-1, K), values.detach().masked_fill(ids < 0, 0).reshape(-1, K))
+    wrong = ~((values >= lowest) & (values <= 1)) | ((ids[:, :1] < 0) & (ids >= 0))
+    if beyond.any() or twice.any() or wrong.any():
+        raise ValueError(
+            f"target: give ids from 0 to {head.vocab_size - 1}, each once in a row, then padding, and "
+            f"label values from {lowest} to 1"
+        )
+    return Targets(ids, values)

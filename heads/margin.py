@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from .base import Targets, add_at, check_not_negative, cross_entropy
-from .softmax import Gradient, Softmax
+from .base import Gradient, Targets, add_at, check_range, cross_entropy
+from .softmax import Softmax
 
 
 def lower(z: Tensor, token: Tensor, m: float) -> Tensor:
@@ -22,7 +22,7 @@ class SMSoftmax(Softmax):
 
     def __init__(self, vocab_size: int, m: float = 0.6):
         super().__init__(vocab_size)
-        check_not_negative(m=m)
+        check_range("[0, inf)", m=m)
         self.m = m
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from .base import Head, Targets, at, cross_entropy, cross_entropy_parts
+from .base import Gradient, Head, Targets, at, cross_entropy, cross_entropy_parts
 from .softmax import Softmax
 
 
@@ -24,20 +24,15 @@ class SoftTargets(Softmax):
 
     multi_label = True
 
-    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        y = targets.values.to(logits.dtype)
-        q = y / y.sum(1, keepdim=True).clamp(min=torch.finfo(y.dtype).tiny)
-        log_z = cross_entropy(logits, targets.token) + at(logits, targets.token)
-        z = logits.gather(1, targets.ids.clamp(min=0)).masked_fill(q == 0, 0)  # of the padding, too
-        return (q * (log_z[:, None] - z)).sum(1)
+    loss = Head.loss  # that of `gradient`
 
-    def gradient(self, logits: Tensor, targets: Targets) -> tuple[Tensor, Tensor, Tensor]:
+    def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
         """dL/dz_i = p_i sum_j q_j - q_i, where sum_j q_j is 1, or 0 where all labels are."""
         ids, y = targets.ids.clamp(min=0), targets.values.to(logits.dtype)
         q = y / y.sum(1, keepdim=True).clamp(min=torch.finfo(y.dtype).tiny)
         z, z_t = logits.gather(1, ids).masked_fill(q == 0, 0), at(logits, targets.token)
         share = q.sum(1, keepdim=True)
-        ce, p, at_token = cross_entropy_parts(logits, targets.token, overwrite=True)
+        ce, p, at_token = cross_entropy_parts(logits, targets.token)
         p *= share
         at_ids = p.gather(1, ids) - q
         at_ids[:, :1] = at_token * share + (share - q[:, :1])
@@ -71,17 +66,15 @@ class StopGradient(Head):
         super().__init__(vocab_size)
         from . import named_head  # here, because it knows this class
 
-        if of == "stop_gradient":
-            raise ValueError(f"of = {of!r}: use the name of another head")
         self.of = named_head(of, vocab_size, of_args)
         self.of.requires_grad_(False)
         self.bias, self.cosine, self.sparse = self.of.bias, self.of.cosine, self.of.sparse
-        self.reads_scale = self.of.reads_scale
+        self.reads_scale, self.compiles = self.of.reads_scale, self.of.compiles
 
-    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        with torch.no_grad():
-            p = self.log_probs(logits).exp()
-        return (p * finite(logits)).sum(1) - at(logits, targets.token)
+    def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
+        p, z_t = self.log_probs(logits).exp(), at(logits, targets.token)
+        loss = (p * finite(logits)).sum(1) - z_t
+        return loss, p, (at(p, targets.token) - 1)[:, None]
 
     def log_probs(self, logits: Tensor) -> Tensor:
         self.of.scale = self.scale

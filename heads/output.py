@@ -3,7 +3,7 @@
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial, reduce
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Head, Targets, check_positive
+from .base import Head, Targets, at_labels, check_range
 from .projection import (
     BayesianProjection,
     Projection,
@@ -106,191 +106,6 @@ def together(jobs: list[Callable[[], None]], workers: int) -> None:
 # The loss and its gradient, a chunk of rows at a time
 
 
-def differentiate(
-    head: Head,
-    logits: Tensor,
-    bias: Tensor | None,
-    scale: Tensor | None,
-    targets: Targets,
-    params: list[Tensor],
-    needed: bool = True,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, tuple[Tensor, ...]]:
-    """The losses (n,) of the products `logits` (n, V), which it may overwrite, and their gradients.
-
-    Returns the losses; the gradient (n, V), right but at `ids` (n, K); ids; the gradient there (n, K), None
-    if it is right there, too; and the gradients of `params`, the head's own.
-    """
-    if scale is not None:
-        logits *= scale
-    if bias is not None:
-        logits += bias
-    weights, ids, exact = targets.weights, targets.ids[:, :1], None
-    d_params: tuple[Tensor, ...] = ()
-    if head.gradient is not None and not params:
-        loss, gradient, exact = head.gradient(logits, targets)
-        # padding repeats the first label
-        ids = targets.ids[:, : exact.shape[1]]
-        ids, exact = torch.where(ids < 0, ids[:, :1], ids), torch.where(ids < 0, exact[:, :1], exact)
-        if weights is not None:
-            loss, gradient, exact = loss * weights, gradient * weights[:, None], exact * weights[:, None]
-    elif not needed:
-        loss = head.loss(logits, targets)
-        return loss if weights is None else loss * weights, logits, ids, None, ()
-    else:
-        with torch.enable_grad():
-            loss = head.loss(logits.requires_grad_(), targets)
-            loss = loss if weights is None else loss * weights
-            gradient, *d = torch.autograd.grad(loss.sum(), (logits, *params), allow_unused=True)
-        loss, d_params = loss.detach(), tuple(d)
-    if scale is not None:
-        gradient = gradient * scale
-        exact = exact * scale[ids] if exact is not None else None
-    return loss, gradient, ids, exact, d_params
-
-
-def fused(
-    head: Head, z: Tensor, bias: Tensor | None, scale: Tensor | None, targets: Targets
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """`differentiate` for torch.compile: from products z (n, padded V) in any precision to their gradient,
-    which takes their place but at `ids`. All between is in float32 and in registers: z is read twice and
-    written once."""
-    logits = z[:, : head.vocab_size].to(torch.promote_types(z.dtype, torch.float32))
-    loss, gradient, ids, exact, _ = differentiate(head, logits, bias, scale, targets, [])
-    z.copy_(F.pad(gradient.to(z.dtype), (0, z.shape[1] - head.vocab_size)))  # padding has no gradient
-    return loss, ids, exact
-
-
-class _ChunkedLoss(torch.autograd.Function):
-    """sum_n loss_n, the gradient taken in the same pass."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        head: Head,
-        targets: Targets,
-        dtype: torch.dtype,
-        cut: Sizes,
-        compiled: Callable[..., Any] | None,
-        differentiable: bool,
-        *params: Tensor,
-    ) -> Tensor:
-        # needs_input_grad is True for a parameter under torch.no_grad, too
-        needs = [differentiable and need for need in (*ctx.needs_input_grad[:3], *ctx.needs_input_grad[9:])]
-        wanted = [p for p, need in zip(params, needs[3:]) if need]
-        N, V, cpu = len(hidden), head.vocab_size, hidden.device.type == "cpu"
-        # dtype: of the matrix products; work: of the head's own arithmetic: float32, or float64 in the tests
-        work = torch.promote_types(hidden.dtype, torch.float32)
-        # padding makes a GPU's products faster, and a CPU's arithmetic slower: rows of logits are apart there
-        kept = V if cpu else len(weight)
-        h, w = hidden.to(dtype), weight[:kept].to(dtype)
-        # unit rows of the weight would be another (V, C): the products are divided by the rows' lengths
-        scale = reciprocal_lengths(weight)[:V] if head.cosine else None
-        d_hidden = torch.empty_like(hidden) if needs[0] else None
-        d_weight = torch.zeros_like(weight) if needs[1] else None
-        d_bias = torch.zeros_like(bias) if bias is not None and needs[2] else None
-
-        chunks = [slice(i, min(i + cut.rows, N)) for i in range(0, N, cut.rows)]
-        slices = [slice(v, min(v + cut.columns, kept)) for v in range(0, kept, cut.columns)]
-        losses: list[Tensor] = [hidden.new_zeros((), dtype=work)] * len(chunks)
-        d_params: list[list[Tensor | None]] = [[]] * len(chunks)
-        shape = min(cut.rows, N), kept
-        buffers = [h.new_empty(shape) for _ in chunks[: cut.workers]]  # of logits, then of their gradient
-        # where logits are judged if that is in another precision: fresh memory each time is slower
-        lower = cpu and dtype != work
-        scratch = [h.new_empty(min(cut.block, *shape[:1]), V, dtype=work) for _ in buffers if lower]
-
-        @torch.no_grad()
-        def rows_of(k: int) -> None:
-            """Chunk k: logits, losses, their gradient in the logits' place, and that of the hidden states."""
-            first, last = chunks[k].start, chunks[k].stop
-            z = torch.mm(h[first:last], w.t(), out=buffers[k % cut.workers][: last - first])
-            sums: list[Tensor | None] = [None] * len(wanted)
-            for i in range(0, len(z), cut.block):
-                block = z[i : i + cut.block]
-                part = targets.part(first + i, first + i + len(block))
-                if compiled is not None:
-                    loss, ids, exact = compiled(head, block, bias, scale, part)
-                else:
-                    columns = block[:, :V]
-                    logits = scratch[k % cut.workers][: len(block)].copy_(columns) if lower else columns
-                    logits = logits.to(work, copy=not cpu)
-                    loss, gradient, ids, exact, d = differentiate(
-                        head, logits, bias, scale, part, wanted, any(needs)
-                    )
-                    if gradient.data_ptr() != columns.data_ptr():
-                        columns.copy_(gradient)
-                    block[:, V:] = 0
-                    sums = [_sum(pair) for pair in zip(sums, d)]
-                if exact is not None:
-                    block.scatter_(1, ids, exact.to(block.dtype))
-                losses[k] = losses[k] + loss.sum()
-            d_params[k] = sums
-            if d_hidden is not None:
-                d_hidden[first:last] = z @ w
-
-        @torch.no_grad()
-        def columns_of(part: slice, group: range) -> None:
-            """A slice of the vocabulary: its gradient, added up over a group of chunks in their order."""
-            for k in group:
-                z, rows = buffers[k % cut.workers][: chunks[k].stop - chunks[k].start, part], h[chunks[k]]
-                if d_weight is not None and z.dtype == d_weight.dtype:
-                    d_weight[part].addmm_(z.t(), rows, beta=float(k > 0))
-                elif d_weight is not None:
-                    d_weight[part] += z.t() @ rows
-                if d_bias is not None:
-                    d_bias_part = d_bias[part]  # which the padding of the weight has none of
-                    total = z[:, : len(d_bias_part)].sum(0, dtype=work)
-                    d_bias_part += total if scale is None else total / scale[part]
-
-        # autocast lowers the products, and nothing else; the threads have none
-        with torch.autocast(hidden.device.type, enabled=False):
-            for first in range(0, len(chunks), cut.workers):
-                group = range(first, min(first + cut.workers, len(chunks)))
-                together([partial(rows_of, k) for k in group], cut.workers)
-                if d_weight is not None or d_bias is not None:
-                    together([partial(columns_of, part, group) for part in slices], cut.workers)
-            if head.cosine and d_weight is not None:
-                across_(d_weight, weight, cut.columns)
-        sums = iter([_sum(column) for column in zip(*d_params)] or [None] * len(wanted))
-        ctx.grads = [d_hidden, d_weight, d_bias, *(next(sums) if need else None for need in needs[3:])]
-        return reduce(torch.add, losses, hidden.new_zeros((), dtype=work))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivative(grad)
-        if ctx.grads is None:
-            raise RuntimeError("chunked_loss keeps its gradients for one backward only")
-        # scaled in place: a copy would be another (V, C)
-        grads, ctx.grads = [g if g is None else g.mul_(grad) for g in ctx.grads], None
-        return *grads[:3], None, None, None, None, None, None, *grads[3:]
-
-
-@functools.cache
-def rows_that_fit(device: torch.device, row: int) -> int:
-    """How many rows of logits, of `row` bytes each, take an eighth of a GPU's memory; on a CPU all."""
-    if device.type != "cuda":
-        return 2**31
-    return max(128, torch.cuda.get_device_properties(device).total_memory // 8 // row)
-
-
-def refuse_second_derivative(grad: Tensor) -> None:
-    """RuntimeError in a backward that is to be differentiated: the gradient would be taken for a constant."""
-    if torch.is_grad_enabled():
-        raise RuntimeError("a loss in chunks has no second derivative: call backward without create_graph")
-
-
-def _sum(parts: Iterable[Tensor | None]) -> Tensor | None:
-    """The sum of the parts that are not None, in their order; None if there is none."""
-    total = None
-    for part in parts:
-        if part is not None:
-            total = part if total is None else total + part
-    return total
-
-
 def chunked_loss(
     hidden: Tensor,
     weights: Weights,
@@ -310,26 +125,170 @@ def chunked_loss(
     any row-wise loss. `compiled`: torch.compile of `fused`, for a head with a `gradient`. On a CPU each chunk
     belongs to one thread.
     """
-    if len(targets.ids) != len(hidden):
-        raise ValueError(f"{len(targets.ids)} rows of targets for {len(hidden)} rows of hidden states")
-    device = hidden.device.type
-    hidden = amplified(hidden, head, gain)
+    hidden, (weight, bias), device = amplified(hidden, head, gain), weights, hidden.device.type
+    N, V, cpu = len(hidden), head.vocab_size, device == "cpu"
+    # of the matrix products, and of the head's own arithmetic: float32, or float64 in the tests
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    work = torch.promote_types(hidden.dtype, torch.float32)
+    differentiable = torch.is_grad_enabled()
+
+    # How the work is cut
     if compiled is not None and not chunk:
-        chunk = block = rows_that_fit(hidden.device, len(weights.weight) * dtype.itemsize)
-    cut = sizes(len(hidden), head.vocab_size, hidden.device, chunk, block)
-    return _ChunkedLoss.apply(
-        hidden,
-        weights.weight,
-        weights.bias,
-        head,
-        targets,
-        dtype,
-        cut,
-        compiled,
-        torch.is_grad_enabled(),
-        *head.parameters(),
-    )
+        chunk = block = rows_that_fit(hidden.device, len(weight) * dtype.itemsize)
+    cut = sizes(N, V, hidden.device, chunk, block)
+    # padding makes a GPU's products faster, and a CPU's arithmetic slower: rows of logits are apart there
+    width = V if cpu else len(weight)
+    chunks = [slice(i, min(i + cut.rows, N)) for i in range(0, N, cut.rows)]
+    slices = [slice(v, min(v + cut.columns, width)) for v in range(0, width, cut.columns)]
+
+    # autocast lowers the products, and nothing else; the threads have none
+    with torch.no_grad(), torch.autocast(device, enabled=False):
+        h, w = hidden.to(dtype), weight[:width].to(dtype)
+        # unit rows of the weight would be another (V, C): the products are divided by the rows' lengths
+        scale = reciprocal_lengths(weight)[:V] if head.cosine else None
+        # What comes out: losses, and the gradients of what learns
+        losses = [hidden.new_zeros((), dtype=work) for _ in chunks]
+        learned = [t for t in (hidden, weight, bias) if t is not None and t.requires_grad and differentiable]
+        gradients = {id(t): torch.zeros_like(t) for t in learned}
+        d_hidden, d_weight, d_bias = (gradients.get(id(t)) for t in (hidden, weight, bias))
+        own = [p for p in head.parameters() if p.requires_grad and differentiable]
+        d_own = [[torch.zeros_like(p) for p in own] for _ in chunks]
+        # Memory of logits, then of their gradient; and of logits in another precision: fresh memory is slower
+        buffers = [h.new_empty(min(cut.rows, N), width) for _ in chunks[: cut.workers]]
+        lower = cpu and dtype != work
+        scratch = [h.new_empty(min(cut.block, N), V, dtype=work) for _ in buffers if lower]
+
+        @torch.no_grad()
+        def rows_of(k: int) -> None:
+            """Chunk k: logits, losses, their gradient in the logits' place, and that of the hidden states."""
+            first, last, worker = chunks[k].start, chunks[k].stop, k % cut.workers
+            z = torch.mm(h[first:last], w.t(), out=buffers[worker][: last - first])
+            for i in range(0, last - first, cut.block):
+                rows = z[i : i + cut.block]
+                part = targets.part(first + i, first + i + len(rows))
+                if compiled is not None:
+                    loss, ids, at_ids = compiled(head, rows, bias, scale, part)
+                else:
+                    products = rows[:, :V]
+                    logits = scratch[worker][: len(rows)].copy_(products) if lower else products.to(work)
+                    loss, gradient, ids, at_ids, d_params = differentiate(
+                        head, logits.contiguous(), bias, scale, part, own, bool(learned or own)
+                    )
+                    if gradient is not products:
+                        products.copy_(gradient)
+                    rows[:, V:] = 0
+                    for total, d in zip(d_own[k], d_params):
+                        total += d
+                rows.scatter_(1, ids, at_ids.to(rows.dtype))
+                losses[k] += loss.sum()
+            if d_hidden is not None:
+                d_hidden[first:last] = z @ w
+
+        @torch.no_grad()
+        def columns_of(part: slice, group: range) -> None:
+            """A slice of the vocabulary: its gradient, added up over a group of chunks in their order."""
+            for k in group:
+                z, rows = buffers[k % cut.workers][: chunks[k].stop - chunks[k].start, part], h[chunks[k]]
+                if d_weight is not None and z.dtype == d_weight.dtype:
+                    d_weight[part].addmm_(z.t(), rows, beta=float(k > 0))
+                elif d_weight is not None:
+                    d_weight[part] += z.t() @ rows
+                if d_bias is not None:
+                    d_bias_part = d_bias[part]  # which the padding of the weight has none of
+                    total = z[:, : len(d_bias_part)].sum(0, dtype=work)
+                    d_bias_part += total if scale is None else total / scale[part]
+
+        for first in range(0, len(chunks), cut.workers):
+            group = range(first, min(first + cut.workers, len(chunks)))
+            together([partial(rows_of, k) for k in group], cut.workers)
+            if d_weight is not None or d_bias is not None:
+                together([partial(columns_of, part, group) for part in slices], cut.workers)
+        if head.cosine and d_weight is not None:
+            across_(d_weight, weight, cut.columns)
+        sums = [sum(parts, torch.zeros_like(p)) for p, *parts in zip(own, *d_own)]
+        total = sum(losses, hidden.new_zeros((), dtype=work))
+    return _Known.apply(total, [*gradients.values(), *sums], *learned, *own)
+
+
+def differentiate(
+    head: Head,
+    logits: Tensor,
+    bias: Tensor | None,
+    scale: Tensor | None,
+    targets: Targets,
+    params: Sequence[Tensor] = (),
+    needed: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
+    """The losses (n,) of the products `logits` (n, V), which it may overwrite, and their gradients.
+
+    Returns the losses; the gradient (n, V), right but at `ids` (n, K); ids; the gradient there (n, K); and
+    the gradients of `params`, the head's own. If none is `needed`, only the losses mean anything.
+    """
+    if scale is not None:
+        logits *= scale
+    if bias is not None:
+        logits += bias
+    weights, d_params = targets.weights, []
+    if head.gradient is not None and not params:
+        loss, gradient, at_ids = head.gradient(logits, targets)
+        if weights is not None:
+            loss, gradient, at_ids = loss * weights, gradient * weights[:, None], at_ids * weights[:, None]
+    else:
+        with torch.set_grad_enabled(needed):
+            loss = head.loss(logits.requires_grad_(needed), targets)
+            loss = loss if weights is None else loss * weights
+        gradient, inputs, ones = logits, (logits, *params), torch.ones_like(loss)
+        if needed:
+            gradient, *d_params = torch.autograd.grad(loss, inputs, ones, materialize_grads=True)
+        loss, at_ids = loss.detach(), gradient.gather(1, targets.ids[:, :1])
+    ids, at_ids = at_labels(targets.ids, at_ids)
+    if scale is not None:
+        gradient, at_ids = gradient * scale, at_ids * scale[ids]
+    return loss, gradient, ids, at_ids, d_params
+
+
+def fused(
+    head: Head, z: Tensor, bias: Tensor | None, scale: Tensor | None, targets: Targets
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`differentiate` for torch.compile: from products z (n, padded V) in any precision to their gradient,
+    which takes their place but at `ids`. All between is in float32 and in registers: z is read twice and
+    written once."""
+    logits = z[:, : head.vocab_size].to(torch.promote_types(z.dtype, torch.float32))
+    loss, gradient, ids, at_ids, _ = differentiate(head, logits, bias, scale, targets)
+    z.copy_(F.pad(gradient.to(z.dtype), (0, z.shape[1] - head.vocab_size)))  # padding has no gradient
+    return loss, ids, at_ids
+
+
+class _Known(torch.autograd.Function):
+    """A loss whose gradients in `inputs` are known already."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, gradients: list[Tensor], *inputs: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative(grad)
+        if ctx.gradients is None:
+            raise RuntimeError("chunked_loss keeps its gradients for one backward only")
+        # scaled in place: a copy would be another (V, C)
+        gradients, ctx.gradients = [g.mul_(grad) for g in ctx.gradients], None
+        return None, None, *gradients
+
+
+def refuse_second_derivative(grad: Tensor) -> None:
+    """RuntimeError in a backward that is to be differentiated: the gradient would be taken for a constant."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("a loss in chunks has no second derivative: call backward without create_graph")
+
+
+@functools.cache
+def rows_that_fit(device: torch.device, row: int) -> int:
+    """How many rows of logits, of `row` bytes each, take an eighth of a GPU's memory; on a CPU all."""
+    if device.type != "cuda":
+        return 2**31
+    return max(128, torch.cuda.get_device_properties(device).total_memory // 8 // row)
 
 
 # -----------------------------------------------------------------------------
@@ -345,7 +304,7 @@ class OutputHead(nn.Module):
 
     def __init__(self, head: Head, projection: Projection, gain: float = 1.0, learn_gain: bool = False):
         super().__init__()
-        check_positive(gain=gain)
+        check_range("(0, inf)", gain=gain)
         if learn_gain:
             check_learned(head)
         self.head, self.projection, self.fixed_gain = head, projection, gain
@@ -362,12 +321,10 @@ class OutputHead(nn.Module):
     ) -> tuple[Tensor, int]:
         """(sum of the losses in nats, number of positions that have one) over hidden (..., C).
 
-        A Bayesian projection draws its weights once, from `generator`. On a GPU, to look for positions
-        without a loss would mean to wait for it: `targets` are to be `kept()` before they go there.
+        A Bayesian projection draws its weights once, from `generator`. `targets` are `kept()`: on a GPU, to
+        look for positions without a loss would mean to wait for it.
         """
         hidden = hidden.reshape(-1, hidden.shape[-1])
-        if targets.ids.device.type == "cpu":
-            targets = targets.kept()
         if targets.rows is not None:
             hidden = hidden[targets.rows]
         weights = self.projection.draw(generator)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Head, Targets, add_at, at, cross_entropy_parts, with_gradient
+from .base import Gradient, Head, Targets, add_at, at, check_choice, cross_entropy_parts
 
 # -----------------------------------------------------------------------------
 # Normal noise: F is the distribution function of N(0, 1), and logits are relative to the row's largest.
@@ -40,8 +40,6 @@ def normal_tables(vocab_size: int, device: torch.device) -> tuple[Tensor, Tensor
     that, steps of 1/8 err by 1e-6. All is in float64, so that nothing underflows, and neither autocast nor
     TF32 touches the products.
     """
-    if device.type == "mps":
-        raise ValueError("perturb_max with noise = 'normal' needs float64, which MPS lacks: use --device=cpu")
     top = math.ceil(8 * (math.sqrt(2 * math.log(vocab_size)) + 4))
     y = torch.arange(top, 8 * LOW - 1, -1, dtype=torch.float64, device=device) / 8
     middle = (FINE - 1) / 2
@@ -92,15 +90,14 @@ def hazards(
     return [(mean @ (-(j + 1) * moved[j + 1]).t()).flatten(1) for j in range(terms)]
 
 
-def normal_loss(z: Tensor, token: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """-log p_t (N,), see `PerturbMax`, and its gradient (N, V), the latter in `out` if given, which may be z
-    itself.
+def normal_gradient(z: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+    """-log p_t (N,), see `PerturbMax`, and its gradient (N, V), the latter in the place of z.
 
     Let a(y) be the density that the largest noisy logit is t's and equals y. The gradient is E_a[h(y - z_j)]
     for j != t; over all j it sums to 0.
     """
     y, log_F, moved = normal_tables(z.shape[1], z.device)
-    z = torch.sub(z, z.amax(1, keepdim=True), out=out)
+    z.sub_(z.amax(1, keepdim=True))
     z_t = at(z, token)[:, None].double()
     bin, d = nearest(z.clamp_(min=FLOOR))
     a = log_product(bin, d, log_F, moved) + log_hazard(y - z_t)
@@ -167,12 +164,11 @@ def exponential_points(z: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
     return q, points, torch.cat(columns, 1)
 
 
-def exponential_loss(z: Tensor, token: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """As `normal_loss`, with the hazard s q / (1 - s q)."""
-    z = z - z.amax(1, keepdim=True)
+def exponential_gradient(z: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+    """As `normal_gradient`, with the hazard s q / (1 - s q)."""
+    z.sub_(z.amax(1, keepdim=True))
     q, points, log_w = exponential_points(z)
-    z_t, q_t = at(z, token), at(q, token)[:, None]
-    grad = torch.zeros_like(z) if out is None else out.zero_()
+    z_t, q_t, grad = at(z, token), at(q, token)[:, None], z.zero_()
     a = log_w - torch.cat([(s * -q_t).log1p() for s in points], 1)
     for s, w in zip(points, a.softmax(1).split(1, dim=1)):
         if (w > 1e-9).any():
@@ -192,22 +188,17 @@ def exponential_log_probs(z: Tensor) -> Tensor:
 # -----------------------------------------------------------------------------
 
 
-def gumbel_loss(z: Tensor, token: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    loss, gradient, at_token = cross_entropy_parts(z, token, overwrite=out is not None)
+def gumbel_gradient(z: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+    loss, gradient, at_token = cross_entropy_parts(z, token)
     return loss, gradient.scatter_(1, token[:, None], at_token)
 
 
-# noise -> f(z, token, out), as `normal_loss`; log p
+# noise -> f(z, token), as `normal_gradient`; log p
 NOISES: dict[str, tuple[Callable[..., tuple[Tensor, Tensor]], Callable[[Tensor], Tensor]]] = {
-    "gumbel": (gumbel_loss, functools.partial(F.log_softmax, dim=1)),
-    "normal": (normal_loss, normal_log_probs),
-    "exponential": (exponential_loss, exponential_log_probs),
+    "gumbel": (gumbel_gradient, functools.partial(F.log_softmax, dim=1)),
+    "normal": (normal_gradient, normal_log_probs),
+    "exponential": (exponential_gradient, exponential_log_probs),
 }
-
-
-@with_gradient
-def perturbed_loss(z: Tensor, token: Tensor, noise: str) -> tuple[Tensor, Tensor]:
-    return NOISES[noise][0](z, token)
 
 
 class PerturbMax(Head):
@@ -233,15 +224,11 @@ class PerturbMax(Head):
 
     def __init__(self, vocab_size: int, noise: str = "normal"):
         super().__init__(vocab_size)
-        if noise not in NOISES:
-            raise ValueError(f"noise = {noise!r}: use {', '.join(map(repr, NOISES))}")
+        check_choice(NOISES, noise=noise)
         self.noise = noise
 
-    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        return perturbed_loss(logits, targets.token, self.noise)
-
-    def gradient(self, logits: Tensor, targets: Targets) -> tuple[Tensor, Tensor, Tensor]:
-        loss, gradient = NOISES[self.noise][0](logits, targets.token, out=logits)
+    def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
+        loss, gradient = NOISES[self.noise][0](logits, targets.token)
         return loss, gradient, at(gradient, targets.token)[:, None]
 
     def log_probs(self, logits: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Head, check_positive
+from .base import Head, check_range
 
 
 class Weights(NamedTuple):
@@ -53,7 +53,7 @@ class BayesianProjection(Projection):
         super().__init__(weight, vocab_size, bias)
         import torchbnn
 
-        check_positive(prior_sigma=prior_sigma)
+        check_range("(0, inf)", prior_sigma=prior_sigma)
         self.bayes = torchbnn.BayesLinear(0.0, prior_sigma, weight.shape[1], weight.shape[0], bias=False)
         self.bayes.weight_mu = weight
         self.kl_loss = torchbnn.BKLLoss(reduction="sum")

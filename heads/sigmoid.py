@@ -6,9 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Head, Targets, check_not_negative, check_positive
+from .base import Gradient, Head, Targets, check_range
 from .perturb import sum_log1m
-from .softmax import Gradient
 
 
 class Sigmoid(Head):
@@ -28,8 +27,8 @@ class Sigmoid(Head):
 
     def __init__(self, vocab_size: int, pos_weight: float = 1.0, sum_weight: float = 0.0):
         super().__init__(vocab_size)
-        check_positive(pos_weight=pos_weight)
-        check_not_negative(sum_weight=sum_weight)
+        check_range("(0, inf)", pos_weight=pos_weight)
+        check_range("[0, inf)", sum_weight=sum_weight)
         self.pos_weight, self.sum_weight = pos_weight, sum_weight
         self.bias = math.log(pos_weight / vocab_size)
 

@@ -6,10 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Head, Targets, at, check_positive, cross_entropy, cross_entropy_parts
-
-# what `Head.gradient` returns
-Gradient = tuple[Tensor, Tensor, Tensor]
+from .base import Gradient, Head, Targets, at, check_range, cross_entropy, cross_entropy_parts
 
 # A sum of F below this has lost its digits. The sum is then taken of e^(u - max u), as softmax does.
 TINY = 1e-30
@@ -18,7 +15,7 @@ TINY = 1e-30
 def gradient_through(u: Tensor, slope: Tensor, token: Tensor) -> Gradient:
     """`Head.gradient` of L = -log softmax(u(z))_t by the chain rule, of scores u and their slope u'(z)
     (N, V). It overwrites u."""
-    loss, p, at_token = cross_entropy_parts(u, token, overwrite=True)
+    loss, p, at_token = cross_entropy_parts(u, token)
     return loss, p.mul_(slope), at_token * at(slope, token)[:, None]
 
 
@@ -35,7 +32,7 @@ class Softmax(Head):
         return cross_entropy(self.link(logits), targets.token)
 
     def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
-        return cross_entropy_parts(logits, targets.token, overwrite=True)
+        return cross_entropy_parts(logits, targets.token)
 
     def log_probs(self, logits: Tensor) -> Tensor:
         return F.log_softmax(self.link(logits), dim=-1)
@@ -57,15 +54,14 @@ class LabelSmoothing(Softmax):
 
     def __init__(self, vocab_size: int, eps: float = 0.05):
         super().__init__(vocab_size)
-        if not 0 <= eps < 1:
-            raise ValueError(f"eps = {eps}: label smoothing takes 0 <= eps < 1")
+        check_range("[0, 1)", eps=eps)
         self.eps = eps
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         return cross_entropy(logits, targets.token, self.eps / (self.vocab_size - 1))
 
     def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
-        return cross_entropy_parts(logits, targets.token, self.eps / (self.vocab_size - 1), overwrite=True)
+        return cross_entropy_parts(logits, targets.token, self.eps / (self.vocab_size - 1))
 
 
 class SigSoftmax(Softmax):
@@ -102,7 +98,7 @@ class GSSoftmaxF1(Softmax):
 
     def __init__(self, vocab_size: int, alpha: float = 1.0):
         super().__init__(vocab_size)
-        check_positive(alpha=alpha)
+        check_range("(0, inf)", alpha=alpha)
         self.log_alpha = math.log(alpha)
         self.bias = -math.log(vocab_size)
 

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Head, Targets, add_at, at, with_gradient
-from .softmax import Gradient
+from .base import Gradient, Head, Targets, at, check_range
 
 
 class SparseSoftmax(Head):
@@ -30,10 +29,7 @@ class SparseSoftmax(Head):
             top_k = 50
         by_count, by_mass = top_k >= 1 and top_p == 0, top_k == 0 and 0 < top_p < 1
         if not (by_count or by_mass):
-            raise ValueError(
-                f"top_k = {top_k}, top_p = {top_p}: give a top_k of at least 1 or a top_p between 0 and 1, "
-                "not both (neither: top_k = 50)"
-            )
+            raise ValueError(f"top_k = {top_k}, top_p = {top_p}: give one, from 1 or between 0 and 1")
         self.top_k, self.top_p = top_k, top_p
 
     @torch.no_grad()
@@ -118,13 +114,6 @@ def entmax(z: Tensor, alpha: float, out: Tensor | None = None) -> tuple[Tensor, 
     return p, entropy + (mean + tau.squeeze(1)) / (alpha - 1) + top.squeeze(1)
 
 
-@with_gradient
-def entmax_loss(z: Tensor, token: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """The Fenchel-Young loss max_p p z + H(p) - z_t (N,) and its gradient p - onehot(t) (N, V)."""
-    p, value = entmax(z, alpha)
-    return value - at(z, token), add_at(p, token, -1)
-
-
 class _LogEntmax(torch.autograd.Function):
     """log p (N, V). With s_i = p_i^(2 - alpha) where p_i > 0, else 0, the Jacobian of p is diag(s) - s s^T /
     sum_i s_i. Source: Peters et al. 2019, arXiv 1905.05702, prop. 2."""
@@ -162,15 +151,8 @@ class Entmax(Head):
 
     def __init__(self, vocab_size: int, alpha: float = 1.25):
         super().__init__(vocab_size)
-        if not 1 < alpha <= 2:
-            raise ValueError(
-                f"alpha = {alpha}: entmax takes 1 < alpha <= 2, from near softmax (at 1 use that head) "
-                "to sparsemax (2)"
-            )
+        check_range("(1, 2]", alpha=alpha)
         self.alpha = alpha
-
-    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        return entmax_loss(logits, targets.token, self.alpha)
 
     def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
         z_t = at(logits, targets.token)

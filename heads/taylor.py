@@ -8,9 +8,9 @@ import math
 import torch
 from torch import Tensor
 
-from .base import Targets, add_at, at, check_not_negative
+from .base import Gradient, Head, Targets, add_at, at, check_choice, check_range
 from .margin import lower
-from .softmax import Gradient, Softmax
+from .softmax import Softmax
 
 
 def taylor(z: Tensor, a: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -51,11 +51,7 @@ class Taylor(Softmax):
 
     def __init__(self, vocab_size: int, n: int = 2):
         super().__init__(vocab_size)
-        if n not in (2, 4, 6, 8, 10):
-            why = ""
-            if isinstance(n, int) and n % 2:
-                why = "an odd f_n is negative below its root, so it gives no probabilities; "
-            raise ValueError(f"n = {n}: {why}use an even order, 2, 4, 6, 8 or 10")
+        check_choice((2, 4, 6, 8, 10), n=n)
         self.n, self.bias = n, 0.0
 
     def link(self, z: Tensor) -> Tensor:
@@ -104,15 +100,7 @@ class TaylorInf(Taylor):
         super().__init__(vocab_size, n)
         self.published = published
 
-    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        z = logits.masked_fill(logits == -math.inf, 0)
-        with torch.no_grad():
-            loss = super().loss(logits, targets)
-            passed_back = add_at(self.log_probs(logits).exp(), targets.token, -1)
-            if not self.published:
-                passed_back *= taylor(z, z.abs().clamp(min=1), self.n)[1].sign()
-        # what is added is 0, and its gradient is `passed_back`
-        return loss + (passed_back * (z - z.detach())).sum(1)
+    loss = Head.loss  # that of `gradient`
 
     def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
         """What is passed back. Source: Banerjee et al. 2021, eq. 6."""
@@ -137,7 +125,7 @@ class SMTaylor(Taylor):
 
     def __init__(self, vocab_size: int, n: int = 2, m: float = 0.6):
         super().__init__(vocab_size, n)
-        check_not_negative(m=m)
+        check_range("[0, inf)", m=m)
         self.m = m
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:

@@ -20,8 +20,7 @@ from safetensors.torch import load_file
 
 import evaluate.text_task
 import train
-from data.corpus import Contents, prepare_splits
-from data.splits import Split
+from data.corpus import Contents, Split, prepare_splits
 from evaluate import figures, text_numbers
 
 text_numbers.ENOUGH_WORDS = 0  # the tests' texts are of a few words

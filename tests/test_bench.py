@@ -14,7 +14,7 @@ import pytest
 
 from bench import gpu, timing, training
 from common import device
-from data.prepared import load_tokenizer
+from data.corpus import load_tokenizer
 from data.tokens import open_tokens
 from evaluate.store import Store
 from tests.fixtures import synthetic_text
@@ -40,36 +40,38 @@ def bench(tmp_path, monkeypatch):
     return run
 
 
-def test_heads(bench):
-    size = ("--rows=16", "--dim=8", "--vocab", "70", "--rounds=1")
-    ways = ("--ways", "chunked", "products")  # products are shown beside softmax
-    report = bench("heads", *size, *ways, "--heads", "softmax", "sigmoid", "--dtypes", "float32")
-    assert [report[key] for key in ("rows", "dim", "vocab", "rounds")] == [16, 8, [70], 1]
-    assert [(r["vocab"], r["head"], r["way"]) for r in report["results"]] == [
-        (70, "softmax", "chunked"),
-        (70, "softmax", "products"),
-        (70, "sigmoid", "chunked"),
-    ]
-    assert all(r.keys() >= {"dtype", "seconds", "peak_mb"} for r in report["results"])
+HEADS = "--rows=16 --dim=8 --vocab 70 --rounds=1 --ways chunked products --heads softmax sigmoid"
 
 
-@pytest.mark.slow
-def test_training(bench, token_folder, capsys):
-    report = bench("training", "--data", token_folder, "--size=tiny", "--windows=16", "--rounds=1", "--rows")
-    assert "skipped: nanoGPT" in capsys.readouterr().err
-    assert [r["program"] for r in report["results"]] == ["baseline"]
-    assert report["results"][0].keys() >= {"seconds", "tokens_per_s", "losses", "peak_mb"}
-
-
-@pytest.mark.slow
-def test_sampling(bench, capsys):
-    report = bench(
-        "sampling", "--size=tiny", "--batches", "2", "--tokens=5", "--rounds=1", "--dtypes=float32"
-    )
-    assert "skipped: nanoGPT" in capsys.readouterr().err
-    programs = [r["program"] for r in report["results"]]
-    assert programs == ["ours, float32", "transformers, float32"]
-    assert all(r["batch"] == 2 and r.keys() >= {"seconds", "tokens_per_s"} for r in report["results"])
+@pytest.mark.parametrize(
+    "script, args, programs, keys",
+    [
+        pytest.param("heads", f"{HEADS} --dtypes float32", None, {"dtype", "peak_mb", "cpu_seconds"}),
+        pytest.param(
+            "training",
+            "--size=tiny --windows=16 --rounds=1 --rows",
+            ["baseline"],
+            {"tokens_per_s", "losses", "peak_mb"},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "sampling",
+            "--size=tiny --batches 2 --tokens=5 --rounds=1 --dtypes=float32",
+            ["ours, float32", "transformers, float32"],
+            {"tokens_per_s", "batch"},
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_script(bench, token_folder, script, args, programs, keys):
+    data = ["--data", token_folder] if script == "training" else []
+    results = bench(script, *data, *args.split())["results"]
+    assert all(r.keys() >= {"seconds", *keys} for r in results)
+    if programs:
+        assert [r["program"] for r in results] == programs
+    else:  # products are shown beside softmax
+        ways = [("softmax", "chunked"), ("softmax", "products"), ("sigmoid", "chunked")]
+        assert [(r["head"], r["way"]) for r in results] == ways
 
 
 def test_a_served_program_times_itself_and_takes_turns(tmp_path):
@@ -106,20 +108,10 @@ def test_what_is_emulated_is_not_benched(monkeypatch, bf16, want):
     assert timing.dtypes() == want
 
 
-@pytest.mark.parametrize(
-    "value, written",
-    [
-        ("--out", "--out"),
-        ("bench/a.json", "bench/a.json"),
-        (Path("data/x"), "data/x"),
-        (3, 3),
-        ("/home/me/a.json", "a.json"),
-        ("--out=/home/me/a.json", "--out=a.json"),
-        (Path("/home/me/x"), "x"),
-    ],
-)
-def test_no_place_of_this_machine_is_written(value, written):
-    assert timing.without_places(value) == written
+def test_no_place_of_this_machine_is_written():
+    values = ["--out", "bench/a.json", 3, "/home/me/a.json", "--out=/home/me/a.json", Path("/home/me/x")]
+    written = ["--out", "bench/a.json", 3, "a.json", "--out=a.json", "x"]
+    assert [timing.without_places(value) for value in values] == written
 
 
 def test_random_tokens_need_no_corpus(tmp_path):
@@ -127,14 +119,6 @@ def test_random_tokens_need_no_corpus(tmp_path):
     tokens = open_tokens(folder / "train.bin")
     assert len(tokens.ids) == 3 * 8 + 1
     assert tokens.info["vocab_size"] == load_tokenizer(folder).vocab_size == 50257
-
-
-@pytest.mark.parametrize("name", [path.stem for path in (BENCH / "avx2").glob("*.json")])
-def test_both_kinds_of_cpu_were_measured_with_the_same_arguments(name):
-    """docs/speed.md has them in one table."""
-    reports = [json.loads((BENCH / folder / f"{name}.json").read_text()) for folder in ("", "avx2")]
-    for key in ("rows", "dim", "vocab", "size", "tokens", "overlay"):
-        assert reports[0].get(key) == reports[1].get(key), key
 
 
 # ---- bench/gpu.py

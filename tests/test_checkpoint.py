@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from common.errors import InUse
-from data.prepared import tokenizer_of
+from data.corpus import tokenizer_of
 from data.tokenizers import BPETokenizer, train_bpe
 from heads import Targets
 from tests.fixtures import same_tensors

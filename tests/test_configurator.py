@@ -158,10 +158,9 @@ def test_any_value_of_a_fields_type_survives_a_file_and_a_flag(values):
         path.write_text("".join(f"{k} = {v!r}\n" for k, v in values.items()), encoding="utf-8")
         of_file = read(Values, [str(path)])
     of_flags = read(Values, [f"--{k}={v}" for k, v in values.items()])
-    of_words = read(Values, [part for k, v in values.items() for part in (f"--{k}", str(v))])
     assert of_flags == of_file == want
     if not str(values.get("text", "")).startswith("--"):  # which is the next flag
-        assert of_words == want
+        assert read(Values, [part for k, v in values.items() for part in (f"--{k}", str(v))]) == want
     for f in fields(Values):
         assert (
             type(getattr(of_file, f.name))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data import prepared
+from data import corpus
 from docs.house import names_in, tracked
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,11 +44,10 @@ def test_a_corpus_is_found_in_data_and_in_a_lab(tmp_path, monkeypatch):
         (tmp_path / folder).mkdir(parents=True)
     for folder in ("data/text", "labs/mine"):
         (tmp_path / folder / "prepare.py").touch()
-    monkeypatch.setattr(prepared, "CODE", tmp_path)
-    assert list(prepared.corpora()) == ["mine", "text"]
-    assert prepared.program_of("mine") == "labs/mine/prepare.py"
+    monkeypatch.setattr(corpus, "CODE", tmp_path)
+    assert list(corpus.corpora()) == ["mine", "text"]
     with pytest.raises(ValueError, match="mine, text"):
-        prepared.corpus_of("min")
+        corpus.corpus_of("min")
 
 
 def test_a_room_that_shares_its_name_with_a_benchmark_is_a_package():

@@ -25,7 +25,7 @@ import table
 import train
 from common.config import cli
 from config.defaults import TrainConfig
-from data.prepared import prepared
+from data.corpus import prepared
 from tests.fixtures import TINY, handlers_kept, train_in_process
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,7 +49,7 @@ def surroundings(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Data and runs lie in `folder`, which is the current one."""
     patch.chdir(folder)
     patch.delenv("TRACEBACK", raising=False)
-    patch.setattr("data.prepared.ROOT", folder)
+    patch.setattr("data.corpus.ROOT", folder)
     for module in (evaluate.text_task, augment, evaluate.jobs):
         patch.setattr(module, "prepared", lambda *a: prepared(*a, root=folder / "data"))
 
@@ -215,7 +215,9 @@ def test_a_damaged_file_is_named(call, whole, program, arguments, pattern):
         [b"\xff\xfe" + old] if path.suffix in (".txt", ".py") else [b"", b"\xff" + old, old[: len(old) // 2]]
     )
     if path.suffix == ".jsonl":
-        bad = [old + line + b"\n" for line in NO_JSON if line]
+        # of rows of text, one without the column has none
+        rows = (b'{"a": ', b"null") if program == "text" else ()
+        bad = [old + line + b"\n" for line in NO_JSON if line and not line.startswith(rows)]
     if path.suffix == ".json":
         bad += NO_JSON
     for content in bad:

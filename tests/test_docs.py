@@ -6,13 +6,14 @@ import io
 import re
 import shlex
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
 from common.config import read_config
-from common.places import find, heads
+from common.places import find, labs_with
 from docs import gallery
 
 REPO = Path(__file__).resolve().parents[1]
@@ -110,14 +111,14 @@ def test_readme_has_two_screens():
     assert len((REPO / "README.md").read_text(encoding="utf-8").splitlines()) <= 90
 
 
-@pytest.mark.parametrize("module", sorted({*heads().values()}))
+@pytest.mark.parametrize("module", ["heads", *(f"labs.{lab}.heads" for lab in labs_with("heads"))])
 def test_every_head_and_every_row_has_a_section(module):
     """The core's in docs/heads.md, a lab's in its README.md."""
     home = REPO.joinpath(*module.split("."))
     page = REPO / "docs" / "heads.md" if module == "heads" else home.parent / "README.md"
     folder = REPO / "config" if module == "heads" else home.parent / "config"
     text = page.read_text(encoding="utf-8")
-    assert set(re.findall(r"^### `(\w+)`$", text, re.M)) == {n for n, m in heads().items() if m == module}
+    assert set(re.findall(r"^### `(\w+)`$", text, re.M)) == import_module(module).HEADS.keys()
     files = {path.stem: read_config(path) for path in folder.glob("*.py") if path.stem != "defaults"}
     rows = {name for name, config in files.items() if "head" in config}
     assert rows == set(re.findall(r"\]\((?:\.\./)?config/([\w.]+)\.py\)", text))

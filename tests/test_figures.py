@@ -36,19 +36,6 @@ def runs() -> list[dict]:
     ]
 
 
-def test_curves_are_grouped_by_row_and_step(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(curve, "multiples", lambda data, y: drawn.append(data))
-    monkeypatch.setattr(curve, "write", lambda fig, path: [path])
-    CurveMeasure().draw(runs(), tmp_path / "x")
-    assert [*drawn[0]] == ["baseline", "smooth_gpt"]
-    assert drawn[0]["baseline"] == {
-        10: [60.0, 70.0],
-        20: [55.0, 65.0],
-        30: pytest.approx([40 + 10 + 100 / 30, 40 + 20 + 100 / 30]),
-    }
-
-
 def test_the_figure_of_curves(tmp_path):
     """Of runs that trained from scratch; the same rows give the same file."""
     tuned = [

@@ -135,7 +135,7 @@ def test_what_cannot_be_written_is_found_before(tmp_path):
     for folder in ("file", "file/a", "broken", "broken/a", "loop", "loop/a"):
         with pytest.raises(OSError) as e:
             check_writable(tmp_path / folder / "x.json")
-        assert e.value.filename == str(tmp_path / folder / "x.json") and e.value.strerror
+        assert str(tmp_path) in e.value.filename and e.value.strerror
     with pytest.raises(IsADirectoryError):
         check_writable(tmp_path)
     assert names(tmp_path) == ["broken", "file", "loop", "new"]

@@ -41,7 +41,7 @@ def test_a_learned_gain_has_its_gradient(name):
 
 @pytest.mark.parametrize("gain", [0.0, -1.0, math.inf, math.nan])
 def test_a_gain_that_cannot_be_is_refused(gain, tiny):
-    with pytest.raises(ValueError, match=f"gain = {gain}: must be positive and finite"):
+    with pytest.raises(ValueError, match=f"gain = {gain}"):
         made("softmax", gain)
 
 

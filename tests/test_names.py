@@ -1,9 +1,8 @@
-"""Names of rows, and what a spreadsheet would make of them."""
+"""Names of rows."""
 
 import pytest
 
 from evaluate.names import check_apart, check_name
-from evaluate.views import csv_text
 from model import GPT, GPTConfig
 
 
@@ -17,10 +16,6 @@ def test_names_that_share_a_file_are_refused():
     for names in (["a b", "a_b"], ["A", "a"], ["a", "a"]):
         with pytest.raises(ValueError, match="name|share a file"):
             check_apart(names)
-
-
-def test_a_csv_runs_nothing():
-    assert csv_text([["=1+1", "-x", -1.5], ["@a", "+b", "c=d"]]) == "'=1+1,'-x,-1.5\n'@a,'+b,c=d\n"
 
 
 def test_parameters_are_counted_without_making_them():

@@ -9,7 +9,6 @@ import sample
 from data.tokenizers import BPETokenizer, train_bpe
 from evaluate.decoding import Decoding
 from evaluate.sampling import draw, entropies, generate
-from heads import Softmax
 from model import LanguageModel
 from sample import Stream, read_prompts
 from training import checkpoint
@@ -164,19 +163,6 @@ def test_entropies_by_definition(head):
     assert (same[2].abs() < 1e-5).all()  # and so do draws that agree, up to rounding
 
 
-def test_entropies_with_exact_zeros():
-    class One(Softmax):
-        def log_probs(self, logits):
-            return torch.full_like(logits, -math.inf).scatter_(1, logits.argmax(1, keepdim=True), 0)
-
-    model = tiny(bayesian=True)
-    model.head.head = One(V)
-    hidden = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
-    total, aleatoric, epistemic = entropies(model, hidden, model.head.draws(8, 2))
-    assert (aleatoric == 0).all() and torch.equal(total, epistemic)
-    assert total.isfinite().all() and (total > 0.1).any()
-
-
 # ---- text --------------------------------------------------------------------------------------------------
 
 
@@ -214,24 +200,6 @@ def test_a_stream_prints_everything_in_the_end(tokenizer, capsys):
         ids = torch.randint(264, (25,), generator=g).tolist()
         outs = list(streamed(tokenizer, ids, capsys))
         assert outs[-1] == tokenizer.decode(ids) and all(outs[-1].startswith(out) for out in outs)
-
-
-def test_read_prompts(tmp_path):
-    """They end at line feeds only: str.splitlines would also split at form feeds, U+0085 and U+2028. A mark
-    before the first one is no text."""
-    assert read_prompts("a", None) == ["a"]
-    file = tmp_path / "prompts.txt"
-    for text, want in (
-        ("Ünï one\n\n two \r\nthree", ["Ünï one", " two ", "three"]),
-        ("one\x0cpage\u2028still one\ntwo\n", ["one\x0cpage\u2028still one", "two"]),
-        ("\ufeffone\ntwo\ufeff\n", ["one", "two\ufeff"]),
-    ):
-        file.write_bytes(text.encode())
-        assert read_prompts("a", str(file)) == want
-    file.write_text("\n\n")
-    for wrong in (str(file), str(tmp_path / "none.txt")):
-        with pytest.raises((ValueError, FileNotFoundError), match=wrong):
-            read_prompts("a", wrong)
 
 
 # ---- the command -------------------------------------------------------------------------------------------
@@ -273,25 +241,21 @@ def test_the_command(run, capsys):
     torch.testing.assert_close(numbers[:, 0], numbers[:, 1] + numbers[:, 2], rtol=0, atol=0.011)
 
 
-def test_a_text_ends_before_what_stops_it(run, capsys):
-    """Streamed or not; the prompt does not count."""
+def test_what_ends_a_text(run, tokenizer, capsys, monkeypatch, tmp_path):
+    """`stop` behind the prompt, or an end-of-text token; streamed or not. Prompts of a file end at line feeds
+    alone."""
     whole = command(run[0], capsys)
     stop = whole.removeprefix("the 日")[7:9]
     first = whole[: whole.index(stop, len("the 日"))] + "\n"
     assert command(run[0], capsys, f"--stop={stop}") == first
     assert command(run[0], capsys, "--stop=the 日") == whole
-    two = command(run[0], capsys, "--num_samples=2").partition("--- sample 2\n")[2]
-    stopped = command(run[0], capsys, "--num_samples=2", f"--stop={two[8:10]}").partition("--- sample 2\n")[2]
-    assert stopped == two[: two.index(two[8:10], len("the 日"))] + "\n"
-
-
-@pytest.mark.parametrize("flags", [[], ["--num_samples=2"]], ids=str)
-def test_an_end_of_text_token_ends_a_text(run, tokenizer, capsys, monkeypatch, flags):
-    whole = command(run[0], capsys, *flags)
-    new = whole.rpartition("the 日")[2]
+    two = command(run[0], capsys, "--num_samples=2")
+    new = two.rpartition("the 日")[2]
     at = next(i for i in range(5, len(new)) if new[i].isascii() and new[i] not in new[:i])
     monkeypatch.setattr(BPETokenizer, "end_id", tokenizer.encode(new[at])[0])
-    assert command(run[0], capsys, *flags).rpartition("the 日")[2] == new[:at] + "\n"
+    assert command(run[0], capsys, "--num_samples=2").rpartition("the 日")[2] == new[:at] + "\n"
+    (file := tmp_path / "prompts.txt").write_bytes("one\x0cpage\u2028still one\n\n two \r\n".encode())
+    assert read_prompts("a", str(file)) == ["one\x0cpage\u2028still one", " two "]
 
 
 @pytest.mark.parametrize("flags", [[], ["--temperature=0"], ["--num_samples=2"]], ids=str)

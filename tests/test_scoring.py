@@ -10,9 +10,8 @@ from scipy.optimize import minimize_scalar
 
 from common.device import autocast
 from evaluate import metrics
-from evaluate.calibration import Calibrated, fitted_temperature
-from evaluate.scoring import EPSILON, score, spread, windows
-from heads import OutputHead, Projection, Softmax, project
+from evaluate.scoring import EPSILON, TemperedCalibration, fit_temperature, score, spread, windows
+from heads import Softmax, project
 from model import LanguageModel
 from training.checkpoint import build
 
@@ -115,20 +114,8 @@ def test_a_shorter_context_is_all_that_a_token_is_given():
     assert score(model, ids, context=10**6) == score(model, ids)
 
 
-def test_stride_0_is_the_whole_block_up_to_512():
-    assert score(tiny(), text(50))[:3] == score(tiny(), text(50), T)[:3]
-    long = tiny(block=600)
-    assert (
-        score(long, text(1300), 0).nll == score(long, text(1300), 512).nll != score(long, text(1300), 600).nll
-    )
-
-
-def test_a_single_token_has_no_score():
-    assert score(tiny(), text(1))[:3] == (0.0, 0, 0)
-
-
 def test_projecting_in_parts_changes_nothing(monkeypatch):
-    each = Calibrated(0.8), Calibrated(0.8)
+    each = TemperedCalibration(0.8), TemperedCalibration(0.8)
     whole = score(tiny(), text(60), 5, each=each[0])
     monkeypatch.setattr("heads.output.chunk_rows", lambda *_: 3)
     monkeypatch.setattr("heads.output.block_rows", lambda *_: 2)
@@ -148,7 +135,7 @@ def test_tokens_of_probability_zero_are_counted_and_never_clamped():
     model, ids = tiny(), text(50)
     model.head.head = Top5(V)
     nll = target_nll(naive(model, ids, 3), ids)
-    calibrated = Calibrated()
+    calibrated = TemperedCalibration()
     s = score(model, ids, 3, each=calibrated)
     assert s.nll == math.inf and s.tokens == 49 and s.zeros == nll.isinf().sum() and 0 < s.zeros < 49
     numbers = calibrated.numbers()
@@ -174,7 +161,7 @@ def test_ece_is_that_of_all_tokens_at_once(name):
     ids[1::3] = lp.argmax(1)[::3].numpy()  # some hits; changes later contexts, so:
     confidence, best = naive(model, ids, 5).max(1)
     expected = metrics.ece(confidence.exp().numpy(), best.numpy() == ids[1:])
-    calibrated = Calibrated()
+    calibrated = TemperedCalibration()
     score(model, ids, 5, batch=4, each=calibrated)
     assert calibrated.numbers()["ece"] == pytest.approx(expected, abs=1e-6)
     assert expected > 0.05
@@ -186,7 +173,7 @@ def test_the_fitted_temperature_is_the_best_one(name, scale):
     model, ids = tiny(name), text(300)
     with torch.no_grad():
         model.head.projection.weight *= scale  # far too sure
-    tau = fitted_temperature(model, ids, model.head.draws(1, 0))
+    tau = fit_temperature(model, ids, model.head.draws(1, 0))
     lp, t = naive(model, ids, T).double(), torch.from_numpy(ids[1:].astype(np.int64))
 
     def perplexity_at(temperature):
@@ -196,28 +183,13 @@ def test_the_fitted_temperature_is_the_best_one(name, scale):
     best, p = perplexity_at(tau)
     near = minimize_scalar(lambda x: perplexity_at(2**x)[0], bounds=(-3, 3), method="bounded").fun
     assert tau > 1.5 and best == pytest.approx(near, abs=2e-3)
-    calibrated = Calibrated(tau)
+    calibrated = TemperedCalibration(tau)
     score(model, ids, T, each=calibrated)
     numbers = calibrated.numbers()
     assert numbers["ppl_fitted"] == pytest.approx(math.exp(best), rel=1e-5)
     expected = metrics.ece(p.max(1).values.numpy(), (p.argmax(1) == t).numpy())
     assert numbers["ece_fitted"] == pytest.approx(expected, abs=1e-6)
     assert numbers["fitted_temperature"] == tau
-
-
-# ---- Bayesian projections ----------------------------------------------------------------------------------
-
-
-def test_one_draw_that_can_say_it_is_enough():
-    """A token that some draws give probability 0 has the mean of them, not 0."""
-    head = OutputHead(Top5(V), Projection(torch.nn.Parameter(torch.zeros(64, V)), V, None))
-    weight = torch.zeros(64, V)
-    weight[:V] = torch.eye(V)
-    favours = lambda ids: head.projection.draw()._replace(
-        weight=weight * torch.tensor([float(i in ids) for i in range(64)])[:, None]
-    )
-    lp = head.log_probs(torch.ones(1, V), [favours(range(5)), favours(range(5, 10))])
-    torch.testing.assert_close(lp.exp()[0, :11], torch.tensor([0.1] * 10 + [0.0]))
 
 
 # ---- what it leaves alone ----------------------------------------------------------------------------------
@@ -232,7 +204,7 @@ def test_scoring_disturbs_nothing(name, bayesian):
     for seed in (1, 2):
         torch.manual_seed(seed)
         state, numpy_state = torch.random.get_rng_state(), str(np.random.get_state())
-        results.append(score(model, ids, 3, model.head.draws(2, 5), each=Calibrated()))
+        results.append(score(model, ids, 3, model.head.draws(2, 5), each=TemperedCalibration()))
         assert torch.equal(torch.random.get_rng_state(), state) and str(np.random.get_state()) == numpy_state
     assert results[0] == results[1]  # nor does the global generator change the score
     assert all(torch.equal(p, before[k]) for k, p in model.state_dict().items())

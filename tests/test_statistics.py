@@ -6,15 +6,17 @@ import math
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from eval_diversity import main
 from evaluate.columns import Column
-from evaluate.statistics import best_group, half_sampling_interval, holm, paired_p, student_interval
-from evaluate.store import Store
-from evaluate.summary import differences, grouped, marks, means, worse
+from evaluate.diversity import common_words, cut, text_metrics
+from evaluate.statistics import best_group, estimate, half_sampling_interval, holm, paired_p
+from evaluate.summary import grouped, marks, numbers_of, worse
+from evaluate.text import TextMeasure
 from evaluate.text_numbers import text_intervals
-from evaluate.texts import common_words, cut, text_metrics
+from evaluate.views import csv
 from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
 from training.checkpoint import find, load
@@ -37,17 +39,17 @@ def test_intervals_of_text_metrics_cover_both_variances(seeds, between):
     `between`: the standard deviation of the trainings' means over that of a run's value given its training.
     """
     rng = np.random.default_rng(seeds)
-    tables, texts = 1000, 40
+    tables, texts = 400, 40
     column = Column("length", "length", ".1f", "human", "")
     within = 20 / math.sqrt(texts)  # of the mean of exponential lengths of mean 20, which are skewed, too
     centres = 20 + between * within * rng.standard_normal((tables, seeds, 1))
     lengths = centres + rng.exponential(20, (tables, seeds, texts)) - 20
     hits = 0
     for values in lengths.mean(2).tolist():
-        runs = {seed: {"name": "", "length": value} for seed, value in enumerate(values)}
-        s = means("row", runs, (column,))
+        runs = {seed: {"length": value} for seed, value in enumerate(values)}
+        s = numbers_of(column, runs, runs, {})
         hits += abs(s["length"] - 20) < s["length_ci"]
-    assert 0.93 <= hits / tables <= 0.975
+    assert 0.92 <= hits / tables <= 0.98
 
 
 def test_half_sampling_covers_the_texts_of_a_reference():
@@ -61,35 +63,30 @@ def test_half_sampling_covers_the_texts_of_a_reference():
     assert 0.90 <= hits / 200 <= 0.99
 
 
-def test_texts_alone_have_an_interval_of_each_metric():
-    got = text_intervals(["a b c d e", "a b c d f", "c d e f g", "d e f g h"], 10)
-    assert 0 < got["self_bleu_ci"]
-    assert text_intervals(["a b c d e", "a b c d f", "c d e f g"], 10) == {}
+def test_numbers_of_a_row():
+    runs = {s: {"ppl_eps": 10.0 + s, "self_bleu": 5.0 * s, "steps": 7} for s in (1, 2, 4)}
+    base = {s: {"ppl_eps": 20.0 + s * s, "self_bleu": 5.0 * s, "steps": 7} for s in (1, 4, 9)}
+    human = {"self_bleu": 15.0}
+    ppl, bleu, steps = (numbers_of(column, runs, base, human) for column in (PPL, BLEU, STEPS))
+    assert ppl["ppl_eps"] == pytest.approx(10 + 7 / 3) and ppl["ppl_eps_seeds"] == [11, 12, 14]
+    assert ppl["ppl_eps_ci"] == pytest.approx(4.302653 * np.std([1, 2, 4], ddof=1) / math.sqrt(3))
+    # paired by the seeds of both: 11 and 21, 14 and 36
+    assert ppl["ppl_eps_diff"] == -16 and ppl["ppl_eps_diff_ci"] == pytest.approx(12.706205 * 6)
+    assert not ppl["ppl_eps_better"] and bleu["self_bleu_diff"] == 0 and not bleu["self_bleu_better"]
+    assert steps == {"steps": 7, "steps_seeds": [7, 7, 7]}  # a plain number
+    nearer = {s: {"self_bleu": 15.0 + s / 9} for s in base}
+    assert numbers_of(BLEU, nearer, base, human)["self_bleu_better"] is False  # one seed is as far as another
+    far = {s: {"self_bleu": 60.0 + s} for s in base}
+    assert numbers_of(BLEU, nearer, far, human)["self_bleu_better"] is True
+    one = numbers_of(PPL, {1: runs[1]}, base, {})  # one run says nothing of others
+    assert math.isnan(one["ppl_eps_ci"]) and math.isnan(one["ppl_eps_diff_ci"]) and not one["ppl_eps_better"]
 
 
-def test_summary_of_a_row():
-    runs = {s: {"name": f"r-{s}", "ppl_eps": 10.0 + s, "self_bleu": 5.0 * s, "steps": 7} for s in (1, 2, 4)}
-    s = means("r", runs, (PPL, BLEU, STEPS))
-    assert s["ppl_eps"] == pytest.approx(10 + 7 / 3) and s["ppl_eps_seeds"] == [11, 12, 14]
-    assert s["self_bleu_ci"] == pytest.approx(student_interval([5.0, 10.0, 20.0]))
-    assert s["seeds"] == [1, 2, 4] and s["runs"] == ["r-1", "r-2", "r-4"]
-    assert s["steps"] == 7 and "steps_ci" not in s  # a plain number
-    assert math.isnan(means("r", {1: runs[1]}, (BLEU,))["self_bleu_ci"])  # one run says nothing of others
-
-
-def test_student_interval():
-    assert student_interval([1.0, 2.0, 3.0]) == pytest.approx(4.302653 * 1 / math.sqrt(3))
+def test_interval_of_a_mean():
+    assert estimate([1.0, 2.0, 3.0]).half == pytest.approx(4.302653 * 1 / math.sqrt(3))
     # of many values it is the normal distribution's
-    assert student_interval([0.0, 1.0] * 5000) == pytest.approx(1.96 * 0.5 / 100, rel=1e-3)
-    assert math.isnan(student_interval([1.0])) and math.isnan(student_interval([1.0, math.inf]))
-
-
-def test_differences_are_paired_by_seed():
-    base = {seed: {"ppl_eps": ppl, "steps": 7} for seed, ppl in ((1, 10.0), (2, 20.0), (3, 40.0))}
-    runs = {2: {"ppl_eps": 21.0, "self_bleu": 1.0}, 3: {"ppl_eps": 43.0}, 4: {"ppl_eps": 0.0}}
-    of_log = differences(runs, base, (PPL, BLEU, STEPS))
-    assert of_log == {"ppl_eps_diff": 2.0, "ppl_eps_diff_ci": pytest.approx(student_interval([1.0, 3.0]))}
-    assert math.isnan(differences({1: {"ppl_eps": 1.0}}, base, (PPL,))["ppl_eps_diff_ci"])
+    assert estimate([0.0, 1.0] * 5000).half == pytest.approx(1.96 * 0.5 / 100, rel=1e-3)
+    assert math.isnan(estimate([1.0]).half) and math.isnan(estimate([1.0, math.inf]).half)
 
 
 # ---- who cannot be told from the best ----------------------------------------------------------------------
@@ -204,6 +201,36 @@ def test_seeds_are_grouped_by_their_fields():
     assert list(grouped([same[0], twice])) == ["a-small-1", "again"]
 
 
+# ---- views -------------------------------------------------------------------------------------------------
+
+
+def test_a_view_as_markdown_latex_and_csv(tmp_path):
+    """Bold is what is better than the first row by the interval; a star what may be the best."""
+    rows = [row_of("a_1", s, ppl_eps=40.0 + s) for s in (1, 2, 3)]
+    rows += [row_of("b", s, ppl_eps=30.0 + s, self_bleu=9.0) for s in (1, 2, 3)]
+    rows += [
+        {"name": "human", "reference": True, "settings": SETTINGS, "self_bleu": 10.0, "self_bleu_ci": 0.5}
+    ]
+    view = TextMeasure().view(rows)
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in view.markdown.splitlines()]
+    assert lines[0] == ["", "PPL_eps", "Self-BLEU", "steps"] and set(lines[1][1]) == {"-", ":"}
+    assert lines[2] == ["a_1", "42.00 ± 2.48", "-", "100"]
+    assert lines[3] == ["b", "32.00 ± 2.48 *", "9.00 ± 0.00 (-1.00) *", "100"]
+    assert lines[4] == ["human", "-", "10.00 ± 0.50", "-"]
+    view.write(tmp_path / "x")
+    assert (tmp_path / "x.md").read_text() == view.markdown
+    tex = (tmp_path / "x.tex").read_text()
+    assert r"\toprule" in tex and r"a\_1 & 42.00 ± 2.48 & - & 100 \\" in tex
+    assert r"b & \bfseries 32.00 ± 2.48 * & 9.00 ± 0.00 (-1.00) * & 100 \\" in tex
+    sheet = pd.read_csv(tmp_path / "x.csv", index_col="name")
+    assert sheet.loc["b", "ppl_eps"] == 32 and sheet.loc["b", "ppl_eps_seeds"] == "31.0 32.0 33.0"
+    assert view.fitting(20).tables[0].shape == view.tables[0].T.shape
+
+
+def test_a_csv_runs_nothing():
+    assert csv(pd.DataFrame({"x": [1.0]}, index=pd.Index(["=1+1"], name="name"))) == "name,x\n'=1+1,1.0\n"
+
+
 # ---- texts of one length -----------------------------------------------------------------------------------
 
 
@@ -232,21 +259,6 @@ def test_texts_are_cut_to_what_most_human_texts_have():
     got = text_metrics([*long, "a b c"], 1, 4)
     assert got.pop("short_texts") == 1
     assert got == text_metrics(["a b c d", "a b c d", "b c a d", "a b c"], 1)
-
-
-def test_the_number_of_words_is_a_setting(trained, tmp_path):
-    out = tmp_path / "t"
-    assert main([str(trained), *SMALL[:3], *SMALL[4:], "--words=5", f"--out={out}"]) == 0
-    row = Store(tmp_path / "t.jsonl").rows("text")[0]
-    assert row["settings"]["words"] == 5
-    whole = [json.loads(x) for x in (tmp_path / "t.samples/baseline.jsonl").read_text().split("\n")[:-1]]
-    assert any(len(t.split()) > 5 for t in whole)  # they are stored whole
-    cut_short, uncut = text_metrics(whole, 1, 5)["distinct_4"], text_metrics(whole, 1)["distinct_4"]
-    assert row["distinct_4"] == cut_short != uncut
-    assert row["short_texts"] == sum(len(t.split()) < 5 for t in whole)
-    for flags in ([f"--out={out}"], ["--words=3"]):
-        with pytest.raises(ValueError, match="words"):
-            main([str(trained), *SMALL, *flags])
 
 
 # ---- a seed of its own -------------------------------------------------------------------------------------
@@ -289,13 +301,6 @@ def test_what_a_run_has_spent():
     full = taught | {"ppl_threshold": 9.0, "ppl_form": "full"}  # once more with each candidate put in
     assert spent(full, PROGRESS)["teacher_tokens"] == 100 * (1 + 5 * 5) + 2030
     assert spent(taught | {"teacher_weights": None, "teacher_spent": None}, PROGRESS)["teacher_tokens"] == 100
-
-
-def test_what_is_not_known_is_left_out():
-    started = RUN | {"init_from": "gone", "init_weights": "0"}
-    assert spent(started, PROGRESS) == {}
-    odd = RUN | LABELS | {"labels": "soft", "candidates": "many"}
-    assert spent(odd, PROGRESS) == {"steps": 7, "train_tokens": 140}
 
 
 def test_a_training_records_what_it_builds_on(trained, token_folder, tmp_path):

@@ -1,7 +1,9 @@
 """data/text: files, rows and data sets of the hub as documents, their splits, and what is wrong with them."""
 
+import csv
 import gzip
 import hashlib
+import io
 import json
 import os
 import re
@@ -11,17 +13,13 @@ from typing import Any
 
 import pytest
 
-import augment
-import eval_diversity
 from common.errors import UserError
 from data import corpus
-from data.prepared import SPLITS, is_prepared, load_tokenizer, prepared, read_meta
+from data.corpus import SPLITS, is_prepared, load_tokenizer, read_meta
 from data.text.prepare import corpus as text
+from data.text.prepare import file_documents
 from data.tokens import open_tokens
-from evaluate.store import Store
-from tests.fixtures import TINY, synthetic_text, train_in_process
-from train import TrainConfig
-from training import checkpoint
+from tests.fixtures import synthetic_text
 
 LONG = synthetic_text(50, 3).encode()
 TEXTS = [
@@ -40,11 +38,16 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def write_rows(path: Path, texts: list[Any], column: str = "text") -> Path:
-    """A row for each text: .parquet or .jsonl, the latter perhaps compressed."""
+    """A row for each text: .parquet, or .jsonl or .csv, perhaps compressed."""
     import pyarrow
     import pyarrow.parquet
 
     rows = [{"id": i, column: text} for i, text in enumerate(texts)]
+    if ".csv" in path.name:
+        csv.writer(table := io.StringIO(newline="")).writerows(
+            [["id", column], *(row.values() for row in rows)]
+        )
+        return write(path, table.getvalue())
     if path.suffix != ".parquet":
         return write(path, "".join(json.dumps(row) + "\n" for row in rows))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,23 +90,14 @@ def books(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def pile(tmp_path: Path) -> Path:
-    """A folder of 200 documents and no splits, half of them compressed."""
-    folder, lines = tmp_path / "pile", LONG.decode().splitlines(keepends=True)
-    for i in range(200):
-        some = "".join(lines[i % 40 : i % 40 + 1 + i % 3])
-        write(folder / f"{i % 7}/{i}.txt{'.gz' if i % 2 else ''}", f"document {i} .\n{some}")
-    return folder
-
-
-@pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """hub(train=texts, ...) -> the name of a data set of these splits, a local folder of the hub's layout."""
     import datasets
 
     real = datasets.load_dataset
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(datasets, "load_dataset", lambda name, *a: real(str(tmp_path / "hub" / name), *a))
+    here = lambda name, *a, **files: real(name if files else str(tmp_path / "hub" / name), *a, **files)
+    monkeypatch.setattr(datasets, "load_dataset", here)
 
     def make(configuration: str = "default", column: str = "text", **splits: list[Any]) -> str:
         folder, files = tmp_path / "hub" / NAME, ""
@@ -146,28 +140,39 @@ def test_sub_folders_are_the_splits(books, tmp_path):
     assert read_meta(tmp_path / "out") | {"source": str(books), "missing": []} == read_meta(tmp_path / "out")
 
 
-def test_files_are_split_by_the_hash_of_their_names(pile, tmp_path):
-    """So the splits are the same in another folder, uncompressed."""
-    contents = prepare(tmp_path, pile)
-    check_shares(contents)
-    for content in contents.values():
-        assert numbers(content) == sorted(numbers(content), key=lambda i: f"{i % 7}/{i}.txt")
-    for path in sorted(pile.rglob("*.txt*")):
-        raw = path.read_bytes()
-        name = path.relative_to(pile).as_posix().removesuffix(".gz")
-        write(tmp_path / "elsewhere" / name, gzip.decompress(raw) if path.suffix == ".gz" else raw)
-    assert prepare(tmp_path / "b", tmp_path / "elsewhere") == contents
+FORMS = ["rows.jsonl", "rows.jsonl.gz", "a[1]/rows.csv", "rows.csv.gz", "folder/rows.parquet", "hub"]
 
 
-@pytest.mark.parametrize("form", ["rows.jsonl", "rows.jsonl.gz", "folder/rows.parquet", "hub"])
+@pytest.mark.parametrize("form", FORMS)
 def test_a_row_is_a_document(form, tmp_path, hub):
-    """Whole, in one split, in the order of the source. Rows have the same splits in whatever form."""
+    """Byte for byte, in one split, in the order of the source. Rows have the same splits in whatever form."""
     source: Path | str = hub(train=TEXTS) if form == "hub" else write_rows(tmp_path / form, TEXTS)
     contents = prepare(tmp_path, source)
     check_shares(contents)
     for content in contents.values():
         assert content == joined([TEXTS[i] for i in sorted(numbers(content))])
-    assert contents == prepare(tmp_path / "b", write_rows(tmp_path / "b/other.jsonl", TEXTS))
+    for i, content in enumerate(TEXTS):
+        write(tmp_path / f"files/{i:03}.md", content)
+    assert contents == prepare(tmp_path / "b", tmp_path / "files")
+
+
+@pytest.mark.parametrize("form", FORMS[:-1])
+def test_a_value_is_the_text_that_stands_there(form, tmp_path):
+    values = [
+        "NA",
+        "null",
+        "007",
+        "1.50",
+        "2020-01-01",
+        "  x ",
+        'a "b", c',
+        "\x00\x7f",
+        "\r\n.\r",
+        "\ufeff",
+        "",
+    ]
+    path = write_rows(tmp_path / form, values)
+    assert ["".join(document) for document in file_documents([path], "text", "")] == values
 
 
 def test_rows_beside_files(tmp_path):
@@ -287,14 +292,14 @@ def test_kept_until_the_folder_changes(books, tmp_path, monkeypatch):
     prepare(tmp_path, books)
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(corpus, "tokenise_split", lambda *_: pytest.fail("tokenised a second time"))
+        patch.setattr(corpus, "tokenise", lambda *_: pytest.fail("tokenised a second time"))
         assert text.prepare(out, "bytes", str(books)) == text.prepare(out, "bytes", "") == out
     assert is_prepared(out, "bytes", os.path.relpath(books))
     write(books / "test/t.txt", "Another\n\n")  # of the same size
-    with pytest.raises(UserError, match=r"test.bin"):
+    with pytest.raises(UserError, match="test"):
         prepare(tmp_path, books)
     write(books / "test/t.txt", "longer than before\n")
-    with pytest.raises(UserError, match=r"test.bin"):
+    with pytest.raises(UserError, match="test"):
         prepare(tmp_path, books)
     assert prepare(tmp_path, books, force=True)["test"] == "longer than before\n"
 
@@ -311,7 +316,6 @@ ZIPPED = gzip.compress(LONG, mtime=0)
         ("train/x.txt", LONG * 300 + b"\xe2\x82"),  # no UTF-8, far from its beginning
         ("train/x.txt.gz", ZIPPED[:-9]),
         ("train/x.txt.gz", ZIPPED[: len(ZIPPED) // 2] + bytes(len(ZIPPED) // 2)),
-        ("train/b.txt.gz", ZIPPED),  # beside b.txt
         ("test/t.txt", b""),
         ("train/x.jsonl", b'{"text": "a text"}\n{"text": "a}\n'),
         ("train/x.jsonl", b'{"body": "a", "id": 1}\n'),
@@ -342,29 +346,8 @@ def test_what_is_no_corpus(source, content, tmp_path, monkeypatch):
     def no_route(*_: object) -> None:
         raise ConnectionError("no route")
 
-    monkeypatch.setattr(datasets, "load_dataset", no_route)
+    if content is None:
+        monkeypatch.setattr(datasets, "load_dataset", no_route)
     with pytest.raises((UserError, FileNotFoundError), match=source if content else "source"):
         prepare(tmp_path, source if content is None else write(tmp_path / source, content))
     assert not (tmp_path / "out").exists()
-
-
-# ---- through the house
-
-
-def test_train_augment_and_compare(pile, tmp_path, monkeypatch):
-    """dataset = "text" and its folder are all that a run needs."""
-    for i in range(3):  # enough held-out text for the table
-        write(pile / f"more/{i}.txt", synthetic_text(150, i))
-    monkeypatch.chdir(tmp_path)
-    folder = prepared("text", "bpe300", str(pile), tmp_path)
-    settings = TINY | dict(dataset="text", source=str(pile), max_steps=2, block_size=64)
-    assert train_in_process(TrainConfig(**settings | dict(name="run", out_dir="run")), folder) == 0
-    monkeypatch.setattr(augment, "prepared", lambda *_: folder)
-    labels = dict(head="sigmoid", labels="hard", teacher="run", candidates=3, name="sig", out_dir="sig")
-    assert train_in_process(TrainConfig(**settings | labels), folder, augment.main) == 0
-    assert checkpoint.load("run/last").config["data"] == str(folder)
-    assert list(folder.glob("*label*"))
-    evaluate = "run --device=cpu --split=validation --texts=2 --prompt_tokens=6 --new_tokens=57 --halves=2"
-    assert eval_diversity.main([*evaluate.split(), "--out=e"]) == 0
-    row = Store(Path("e.jsonl")).rows("text")[0]
-    assert row["ppl_word"] > 1 and row["bits_per_byte"] > 0

@@ -14,9 +14,16 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 import sample
 import train
 from common.errors import UserError
-from data.corpus import Contents, prepare_splits
+from data.corpus import (
+    Contents,
+    folder_of,
+    is_prepared,
+    load_tokenizer,
+    prepare_splits,
+    prepared,
+    tokenizer_of,
+)
 from data.held_out import open_held_out
-from data.prepared import folder_of, is_prepared, load_tokenizer, prepared, tokenizer_of
 from data.text.prepare import corpus as text
 from data.tokenizers import (
     ByteTokenizer,
@@ -27,7 +34,7 @@ from data.tokenizers import (
     tokenizer_name,
     train_bpe,
 )
-from evaluate.jobs import Run
+from evaluate.jobs import Job
 from tests.fixtures import TINY, synthetic_text, train_in_process
 from training.checkpoint import load
 
@@ -180,35 +187,17 @@ def test_the_text_is_encoded_as_a_whole(make, source, tmp_path):
     assert split.words == len(content.split()) + content.count("\n") and split.bytes == len(content.encode())
 
 
-# ---- a text that does not come back
-
-
-def lossy(tmp_path: Path, change: normalizers.Normalizer) -> str:
-    model = byte_level()
-    model.normalizer = change
-    return str(written(tmp_path / "lossy.json", model))
-
-
-def test_a_changed_text_has_no_words_and_bytes(source, tmp_path):
-    out = text.prepare(tmp_path / "out", lossy(tmp_path, normalizers.Replace("a", "b")), str(source))
-    split, lines = open_held_out(out / "test.bin"), (source / "test/a.txt").read_text().splitlines()
-    changed = sum("a" in line for line in lines)
-    assert split.info["changed_lines"] == changed > 0.01 * len(lines)
-    assert split.words is None and split.bytes is None
-
-
-def test_a_few_changed_lines_do_not_matter(source, tmp_path):
+@pytest.mark.parametrize("old, new, counted", [("a", "b", False), ("Two", "One", True), ("\n", " ", False)])
+def test_a_text_that_does_not_come_back(old, new, counted, source, tmp_path):
+    """Of a few changed lines words and bytes are still counted."""
     with open(source / "test/a.txt", "a") as file:
         file.write("plain\n" * 200)
-    out = text.prepare(tmp_path / "out", lossy(tmp_path, normalizers.Replace("Two", "One")), str(source))
-    split = open_held_out(out / "test.bin")
-    assert split.info["changed_lines"] == 1 and split.words and split.bytes
-
-
-def test_lost_line_ends(source, tmp_path):
-    out = text.prepare(tmp_path / "out", lossy(tmp_path, normalizers.Replace("\n", " ")), str(source))
-    split = open_held_out(out / "test.bin")
-    assert split.info["changed_lines"] == split.info["lines"] and split.words is None
+    model = byte_level()
+    model.normalizer = normalizers.Replace(old, new)
+    out = text.prepare(tmp_path / "out", str(written(tmp_path / "lossy.json", model)), str(source))
+    split, lines = open_held_out(out / "test.bin"), (source / "test/a.txt").read_text().splitlines(True)
+    assert split.info["changed_lines"] == sum(old in line for line in lines)
+    assert [split.words is not None, split.bytes is not None] == [counted] * 2
 
 
 # ---- a user's mistakes
@@ -242,11 +231,10 @@ def test_another_file_is_refused(file, source, tmp_path):
 # ---- through the house
 
 
-@pytest.mark.parametrize("which", ["bytes", "file"])
-def test_trains_and_samples(which, file, source, tmp_path, monkeypatch, capsys):
+def test_trains_and_samples(file, source, tmp_path, monkeypatch, capsys):
     """A run has the tokenizer with it, under its name: no path of one machine."""
     monkeypatch.chdir(tmp_path)
-    asked = "bytes" if which == "bytes" else str(file)
+    asked = str(file)
     folder = prepared("text", asked, str(source), tmp_path)
     settings = TINY | dict(dataset="text", source=str(source), tokenizer=asked, max_steps=2, lr_decay_steps=2)
     config = train.TrainConfig(**settings | dict(name="run", out_dir="run"))
@@ -258,30 +246,21 @@ def test_trains_and_samples(which, file, source, tmp_path, monkeypatch, capsys):
     ckpt, tokenizer = load("run/last", weights=False), load_tokenizer(folder)
     assert ckpt.config["tokenizer"] == tokenizer.name and ckpt.progress["step"] == 3
     assert tokenizer_of(ckpt).fingerprint == tokenizer.fingerprint
-    settings |= dict(tokenizer="bytes" if which == "bytes" else "run/last/tokenizer.json", max_steps=3)
+    settings |= dict(tokenizer="run/last/tokenizer.json", max_steps=3)
     flags = [f"--{key}={value}" for key, value in settings.items()]
-    run = Run("run", "", 0, Path("run"), (*flags, "--name=run", "--out_dir=run"))
+    run = Job("run", "", 0, Path("run"), (*flags, "--name=run", "--out_dir=run"))
     assert not run.differs(ckpt.config)
     capsys.readouterr()
     assert sample.main(["run", "--prompt=Two\n\nWords", "--length=5", "--device=cpu"]) == 0
     assert capsys.readouterr().out.startswith("Two\n\nWords")
 
 
-class Bytes:
-    """A tokenizer of bytes."""
-
-    def decode(self, ids):
-        return bytes(ids).decode(errors="replace")
-
-
 def test_a_character_of_several_tokens_is_added_by_its_last():
-    assert added([*"é!".encode()], Bytes()) == ["", "é", "!"]
-    assert added([97, 0xC3, 98], Bytes()) == ["a", "", "\ufffdb"]
-    assert added([97, 0xC3], Bytes()) == ["a", "\ufffd"]
-
-
-def test_a_character_that_is_unread_until_the_next_is_whole_stands_once():
-    """As tokenizers with ByteFallback do: they decode a run of bytes as a whole."""
+    """Once, also where it is unread until the next is whole, as by tokenizers with ByteFallback."""
+    plain = SimpleNamespace(decode=lambda ids: bytes(ids).decode(errors="replace"))
+    assert added([*"é!".encode()], plain) == ["", "é", "!"]
+    assert added([97, 0xC3, 98], plain) == ["a", "", "\ufffdb"]
+    assert added([97, 0xC3], plain) == ["a", "\ufffd"]
     fallback = SimpleNamespace(
         decode=lambda ids: decoders.ByteFallback().decode([f"<0x{i:02X}>" for i in ids])
     )

@@ -23,7 +23,7 @@ import train
 from common import device
 from common.errors import InUse
 from data.batches import Windows, batch_indices
-from data.prepared import prepared
+from data.corpus import prepared
 from data.tokens import open_tokens
 from evaluate.curve import evaluations
 from evaluate.scoring import Score

@@ -180,7 +180,7 @@ def _read_config(path: Path, run: bool, classifier: bool) -> dict[str, Any]:
 def _read_progress(path: Path, run: bool) -> dict[str, Any]:
     needed = {"step": Natural} | (_PROGRESS if run else {})
     # infinite before the first evaluation, and for a head that gives a token the probability 0
-    return read_json(path, needed, _PROGRESS | _JUDGED | _SCORED)
+    return read_json(path, needed, _PROGRESS | _JUDGED | _SCORED, infinite=True)
 
 
 def load(

@@ -8,41 +8,25 @@ hub's parquet files. A part of the train split (--lines, or wiki.train.ANYTHING.
 """
 
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from typing import Any
+
 from common.config import Natural, cli, read
-from common.errors import UserError
+from common.errors import UserError, reading
 from common.files import real_path
 from common.hub import load
-from data.corpus import Contents, Corpus
-from data.settings import PrepareConfig
-from data.splits import Split, file_lines, size_read
-from data.text.documents import parquet_values, texts_among
-
-
-@dataclass
-class WikitextConfig(PrepareConfig):
-    # fmt: off
-    tokenizer: str = "gpt2"         # bpeN: N tokens of the train split; bytes, or a tokenizer.json
-    source: str = ""                # folder with wiki.{train,valid,test}.tokens or the hub's parquet files
-    #                                 empty: the hub itself
-    lines: Natural = 0                # of the train split, from its start; 0: all. 9703 are 162 articles
-    # fmt: on
-
+from data.corpus import Contents, Corpus, PrepareConfig, Split, file_lines, size_read
+from data.text.prepare import ROWS, read_rows
 
 HUB, CONFIG = "Salesforce/wikitext", "wikitext-103-v1"
-FILES = (
-    "wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens, or with the hub's train-*.parquet, "
-    "validation-*.parquet and test-*.parquet"
-)
 NAMES = {"train": "train", "validation": "valid", "test": "test"}  # ours and the hub's -> the original files'
 
 # Words are whitespace-separated. The 103,227,021 (217,646; 245,569) of the papers are words + lines: an <eos>
@@ -62,96 +46,79 @@ OFFICIAL: dict[str, dict[str, Any]] = {
 }
 
 
-def original_lines(rows: Iterable[str | None]) -> Iterator[str]:
-    """The lines of the original file from the hub's rows, which have "" for each blank line " \\n"."""
-    for row in rows:
-        if not row:
-            yield " \n"
-        else:
-            yield row if row.endswith("\n") else row + "\n"
+@dataclass
+class WikitextConfig(PrepareConfig):
+    # fmt: off
+    tokenizer: str = "gpt2"         # bpeN: N tokens of the train split; bytes, or a tokenizer.json
+    source: str = ""                # folder with wiki.{train,valid,test}.tokens or the hub's parquet files
+    #                                 empty: the hub itself
+    lines: Natural = 0                # of the train split, from its start; 0: all. 9703 are 162 articles
+    # fmt: on
+
+
+class WikitextCorpus(Corpus):
+    def record(self, c: WikitextConfig) -> str:
+        """What the record says of where the text comes from."""
+        return str(real_path(c.source) if c.source else HUB) + f", {c.lines} lines of train" * (c.lines > 0)
+
+    def lasting_source(self, c: WikitextConfig) -> str | None:
+        """The hub's text, which cannot have changed, and need not be asked for."""
+        return None if c.source else self.record(c)
+
+    def contents(self, c: WikitextConfig) -> Contents:
+        splits = local_splits(real_path(c.source)) if c.source else hub_splits()
+        if c.lines:
+            splits["train"] = Split(partial(beginning, splits.get("train", Split(list)), c.lines))
+        return Contents(self.record(c), splits, official=OFFICIAL)
 
 
 def hub_splits() -> dict[str, Split]:
     """The splits on the Hugging Face hub, downloaded once into its cache."""
-    try:
+    with reading(f"{HUB} {CONFIG} of the hub"):
         hub = load(HUB, CONFIG)
-    except (OSError, ValueError) as error:
-        raise OSError(
-            f"cannot load {HUB} {CONFIG} from the hub ({error}): check the network, "
-            f"or give a folder with --source=DIR: with {FILES}"
-        ) from None
-
-    def lines(split: str) -> Iterator[str]:
-        return original_lines(row for batch in hub[split].iter(1000) for row in batch["text"])
-
-    return {split: Split(partial(lines, split)) for split in NAMES if split in hub}
-
-
-def parquet_lines(shards: list[Path]) -> Iterator[str]:
-    """The lines of the original file from parquet files in the hub's layout."""
-    texts = (texts_among(parquet_values(shard, "text"), "text", str(shard)) for shard in shards)
-    return original_lines(chain.from_iterable(texts))
+    return {split: Split(partial(original_lines, hub[split], HUB)) for split in NAMES if split in hub}
 
 
 def local_splits(folder: Path) -> dict[str, Split]:
-    """The splits that `folder` has, as wiki.*.tokens or as parquet files, at least one."""
+    """The splits that `folder` has, as wiki.*.tokens or as parquet files in the hub's layout."""
     splits = {}
     for split, short in NAMES.items():
         texts = sorted([*folder.glob(f"wiki.{short}.tokens"), *folder.glob(f"wiki.{short}.*.tokens")])
         places = [sorted(place.glob(f"{split}-*.parquet")) for place in (folder, folder / CONFIG)]
         candidates = [[text] for text in texts] + [shards for shards in places if shards]
         if len(candidates) > 1:
-            names = ", ".join(str(files[0].relative_to(folder)) for files in candidates)
-            raise UserError(
-                f"source {folder} has more than one candidate for the {split} split: {names}: keep one"
-            )
+            names = ", ".join(files[0].name for files in candidates)
+            raise UserError(f"source {folder} has more than one {split} split, {names}: keep one")
         if texts:
             splits[split] = Split(partial(file_lines, texts[0]), size_read(texts[0]))
         elif candidates:
-            splits[split] = Split(partial(parquet_lines, candidates[0]))
+            with reading(candidates[0][0]):
+                rows = read_rows("parquet", {split: candidates[0]}, "text")[split]
+            splits[split] = Split(partial(original_lines, rows, candidates[0][0]))
     if not splits:
         raise FileNotFoundError(
             f"source {folder} has neither wiki.{{train,valid,test}}.tokens nor "
-            f"{{train,validation,test}}-*.parquet: is it the right folder?"
+            "{train,validation,test}-*.parquet"
         )
     return splits
 
 
-def beginning(split: Split, count: int) -> Split:
-    """The first `count` lines. UserError, when they are read, if there are fewer."""
-
-    def lines() -> Iterator[str]:
-        left = count
-        for line in islice(split.lines(), count):
-            yield line
-            left -= 1
-        if left:
-            raise UserError(f"lines = {count}: the train split has {count - left}")
-
-    return Split(lines)
+def original_lines(rows: Any, where: str | Path) -> Iterator[str]:
+    """The lines of the original file from the hub's rows, which have "" for each blank line " \\n"."""
+    with reading(where):
+        for batch in rows.iter(ROWS):
+            for row in batch["text"]:
+                yield (row or " ").removesuffix("\n") + "\n"
 
 
-class WikitextCorpus(Corpus[WikitextConfig]):
-    def lasting_source(self, c: WikitextConfig) -> str | None:
-        """The hub's text, which cannot have changed, and need not be asked for."""
-        return None if c.source else record_of(c)
-
-    def contents(self, c: WikitextConfig) -> Contents:
-        record, folder = record_of(c), source_folder(c)
-        splits = local_splits(folder) if folder else hub_splits()
-        if c.lines:
-            splits["train"] = beginning(splits.get("train", Split(list)), c.lines)
-        return Contents(record, splits, official=OFFICIAL)
-
-
-def source_folder(c: WikitextConfig) -> Path | None:
-    """None for the hub."""
-    return real_path(c.source) if c.source else None
-
-
-def record_of(c: WikitextConfig) -> str:
-    """What the record says of where the text comes from."""
-    return str(source_folder(c) or HUB) + f", {c.lines} lines of train" * (c.lines > 0)
+def beginning(split: Split, count: int) -> Iterator[str]:
+    """The first `count` lines. UserError if there are fewer."""
+    left = count
+    for line in islice(split.lines(), count):
+        yield line
+        left -= 1
+    if left:
+        raise UserError(f"lines = {count}: the train split has {count - left}")
 
 
 corpus = WikitextCorpus(__file__, WikitextConfig)

@@ -2,23 +2,17 @@
 
 from pathlib import Path
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from common.places import called
-from evaluate.report.about import Opening
 from evaluate.report.runs import ReportedRuns, Token
-from evaluate.report.tables import ReportedTable, leading_number
+from evaluate.report.tables import ReportedTable
 
 HERE = Path(__file__).parent
-BETTER = {
-    "low": "lower is better",
-    "high": "higher is better",
-    "human": "best near human text, to which (+x) is the distance",
-}
 
 
-def inlined(name: str) -> Markup:
+def inline(name: str) -> Markup:
     """A file of ours as it stands: what is in it is no text to be escaped."""
     return Markup((HERE / name).read_text(encoding="utf-8"))
 
@@ -30,14 +24,11 @@ def shades(token: Token, scale: dict[str, float]) -> str:
     return ";".join(shade)
 
 
-def described(token: Token) -> str:
+def token_title(token: Token) -> str:
     """What a token says of itself."""
-    parts = [f"p = {token.p:.3f}, -log p {token.nll:.2f}"]
-    if token.epistemic is not None:
-        parts.append(f"epistemic {token.epistemic:.3f}")
-    if token.forbidden:
-        parts.append("the language forbids it here")
-    return ", ".join(parts)
+    epistemic = "" if token.epistemic is None else f", epistemic {token.epistemic:.3f}"
+    forbidden = ", the language forbids it here" if token.forbidden else ""
+    return f"p = {token.p:.3f}, -log p {token.nll:.2f}{epistemic}{forbidden}"
 
 
 def probability(p: float) -> str:
@@ -45,13 +36,13 @@ def probability(p: float) -> str:
     return f"{p:.3f}" if p else "0"
 
 
-def render(tables: list[ReportedTable], runs: ReportedRuns | None, about: Opening | None = None) -> str:
+def render(
+    tables: list[ReportedTable], runs: ReportedRuns | None, settings: pd.DataFrame | None = None
+) -> str:
     """The page. Everything in it is escaped but for our own style and script.
 
-    about  what is said of the runs. A table's own opening is left out if it is of no others
+    settings  those in which the runs differ
     """
-    known = about.names if about else set()
-    tables = [t._replace(opening=None) if t.opening and known >= t.opening.names else t for t in tables]
     env = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -59,12 +50,6 @@ def render(tables: list[ReportedTable], runs: ReportedRuns | None, about: Openin
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {
-        "described": described,
-        "leading_number": leading_number,
-        "probability": probability,
-        "called": called,
-    }
-    env.globals |= {"shades": shades, "style": inlined("style.css"), "script": inlined("script.js")}
-    env.globals["better"] = BETTER
-    return env.get_template("page.html").render(tables=tables, runs=runs, about=about) + "\n"
+    env.globals |= {"shades": shades, "token_title": token_title, "probability": probability}
+    env.globals |= {"style": inline("style.css"), "script": inline("script.js")}
+    return env.get_template("page.html").render(tables=tables, runs=runs, settings=settings) + "\n"

@@ -1,7 +1,8 @@
-"""What a report shows of runs, from their checkpoints: what each writes after the same prompts, token by
-token, and next-word distributions beside the truth, where it is known."""
+"""What a report shows of runs: their continuations of held-out prompts, each token with its probability, and,
+where the truth is known, what each run believes of the next word beside it."""
 
 import math
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -12,10 +13,9 @@ from common.device import autocast, float64_device, get_dtype
 from data.held_out import HeldOut, Truth
 from data.tokenizers import Tokenizer, added
 from evaluate.measure import NamedRun
-from evaluate.sampling import entropies, generate, weight_draws
+from evaluate.metrics import Window, document_windows
+from evaluate.sampling import Prompts, entropies, generate, weight_draws
 from evaluate.scoring import document_blocks
-from evaluate.texts import Prompts
-from evaluate.windows import Window, document_windows
 from heads import Weights
 from model import LanguageModel
 from training.checkpoint import load_model
@@ -24,16 +24,13 @@ WORDS = 8  # of a context, by the truth's probability
 BEFORE = 40  # words of a context that are shown, at most
 
 
-class SamplingSettings(NamedTuple):
+class Drawing(NamedTuple):
     """Where and how texts are drawn."""
 
     device: torch.device
     dtype: str
     samples: int  # weight draws of Bayesian rows
     seed: int
-
-
-Draws = list[Weights]
 
 
 class Token(NamedTuple):
@@ -47,24 +44,10 @@ class Token(NamedTuple):
         return math.exp(-self.nll)
 
 
-class Continuation(NamedTuple):
-    run: str
-    about: str
-    tokens: list[Token]
-
-    @property
-    def nll(self) -> float:
-        return float(np.mean([t.nll for t in self.tokens]))
-
-    @property
-    def unsure(self) -> bool:
-        return self.tokens[0].epistemic is not None
-
-
 class Prompt(NamedTuple):
     text: str
     human: str
-    continued: list[Continuation]
+    continuations: dict[str, list[Token]]  # by run
 
 
 class Word(NamedTuple):
@@ -84,10 +67,8 @@ class ReportedRuns(NamedTuple):
     """What all runs say."""
 
     names: list[str]
-    parameters: list[int]
     split: str
     prompts: list[Prompt]
-    judged: list[str]  # the runs that stand beside the truth
     contexts: list[Context]
     scale: dict[str, float]  # of the shades: where each is at its darkest
 
@@ -98,83 +79,56 @@ def examine(
     tokenizer: Tokenizer,
     prompts: Prompts,
     places: list[Window],
-    settings: SamplingSettings,
+    how: Drawing,
 ) -> ReportedRuns:
     """All runs after all `prompts`, and at all `places` of the split (see `spread_places`)."""
-    texts = [tokenizer.decode(p) for p in prompts.prompt.tolist()]
-    humans = [tokenizer.decode(h) for h in prompts.human.tolist()]
-    shown = [Prompt(text, human, []) for text, human in zip(texts, humans)]
-    distributions: dict[str, np.ndarray] = {}
-    parameters = []
+    texts = [[tokenizer.decode(ids) for ids in part.tolist()] for part in prompts]
+    out = [Prompt(text, human, {}) for text, human in zip(*texts)]
+    beliefs = []  # of each run p (places, V)
     for run in named:
-        model, ckpt = load_model(run.path, device=settings.device, dtype=get_dtype(settings.dtype))
-        parameters.append(sum(p.numel() for p in model.parameters()))
-        draws = weight_draws(model, ckpt.config, settings.samples, settings.seed, settings.dtype)
-        about = ckpt.config["head"] + ("" if ckpt.foreign else f", step {ckpt.progress['step']}")
-        texts_of_run = continued(model, prompts, split.truth, draws, tokenizer, settings)
-        for prompt, tokens in zip(shown, texts_of_run):
-            prompt.continued.append(Continuation(run.name, about, tokens))
+        model, ckpt = load_model(run.path, device=how.device, dtype=get_dtype(how.dtype))
+        draws = weight_draws(model, ckpt.config, how.samples, how.seed, how.dtype)
+        for prompt, tokens in zip(out, continuations(model, prompts, split.truth, draws, tokenizer, how)):
+            prompt.continuations[run.name] = tokens
         if split.truth:
-            distributions[run.name] = next_words(model, split, places, draws, settings)
-    contexts = beside_truth(split, split.truth, places, distributions, tokenizer) if split.truth else []
-    names = [run.name for run in named]
-    return ReportedRuns(
-        names, parameters, split.path.stem, shown, list(distributions), contexts, darkest(shown)
-    )
+            blocks = document_blocks(model, split.ids, places, draws, how.device, how.dtype)
+            beliefs.append(torch.cat([log_p.exp().cpu() for _, log_p in blocks]).double().numpy())
+    contexts = beside_truth(split, split.truth, places, beliefs, tokenizer) if split.truth else []
+    every = [token for prompt in out for tokens in prompt.continuations.values() for token in tokens]
+    scale = {"nll": 8.0, "epistemic": max(token.epistemic or 0.0 for token in every)}
+    return ReportedRuns([run.name for run in named], split.path.stem, out, contexts, scale)
 
 
-def darkest(prompts: list[Prompt]) -> dict[str, float]:
-    """The value of each shade's darkest tone: 8 nats, the largest uncertainty."""
-    tokens = [t for p in prompts for c in p.continued for t in c.tokens]
-    unsure = max((t.epistemic or 0.0 for t in tokens), default=0.0)
-    return {"nll": 8.0, "epistemic": unsure}
-
-
-# -----------------------------------------------------------------------------
-# Continuations
-
-
-def continued(
+def continuations(
     model: LanguageModel,
     prompts: Prompts,
     truth: Truth | None,
-    draws: Draws,
+    draws: list[Weights],
     tokenizer: Tokenizer,
-    settings: SamplingSettings,
+    how: Drawing,
 ) -> list[list[Token]]:
-    """The tokens after each prompt."""
-    generator = torch.Generator(float64_device(settings.device)).manual_seed(settings.seed)
-    start, new = torch.from_numpy(prompts.prompt).to(settings.device), prompts.human.shape[1]
-    text, nll, unsure = forwards(model, start, new, draws, generator, settings.dtype)
-    forbidden = np.zeros((len(text), new), bool)
-    if truth:
-        forbidden = (~truth.judge(prompts.prompt, text[:, -new:].cpu().numpy())).filled(False)
-    out = []
-    for n, ids in enumerate(text.tolist()):
-        epistemic = [None] * new if unsure is None else unsure[n].tolist()
-        words = added(ids, tokenizer)[-new:]
-        each = zip(words, nll[n].tolist(), epistemic, forbidden[n].tolist())
-        out.append([Token(*t) for t in each])
-    return out
-
-
-Drawn = tuple[Tensor, Tensor, Tensor | None]  # ids (B, P + new); -log p, uncertainty (B, new)
-
-
-def forwards(
-    model: LanguageModel, start: Tensor, new: int, draws: Draws, generator: torch.Generator, dtype: str
-) -> Drawn:
-    """Draws texts from left to right, as the table's texts are drawn."""
-    tokens, nll, unsure = [], [], []
-    for token, hidden in generate(model, start, new, draws, generator=generator, dtype=dtype):
-        with autocast(start.device, dtype):
+    """The tokens after each prompt, drawn from left to right as the table's texts are."""
+    generator = torch.Generator(float64_device(how.device)).manual_seed(how.seed)
+    start, new = torch.from_numpy(prompts.prompt).to(how.device), prompts.human.shape[1]
+    tokens: list[Tensor] = []
+    nll: list[Tensor] = []
+    unsure: list[Tensor] = []
+    for token, hidden in generate(model, start, new, draws, generator=generator, dtype=how.dtype):
+        with autocast(how.device, how.dtype):
             log_p = model.head.log_probs(hidden, draws)
             if len(draws) > 1:
                 unsure.append(entropies(model, hidden, draws)[2])
         tokens.append(token)
         nll.append(-log_p.gather(1, token[:, None])[:, 0])
-    text = torch.cat((start, torch.stack(tokens, 1)), 1)
-    return text, torch.stack(nll, 1), torch.stack(unsure, 1) if unsure else None
+    ids = torch.stack(tokens, 1).cpu().numpy()
+    allowed = truth.judge(prompts.prompt, ids).filled(True) if truth else np.ones_like(ids, bool)
+    out = []
+    for n, whole in enumerate(np.concatenate((prompts.prompt, ids), 1).tolist()):
+        epistemic: list[float | None] = [u[n].item() for u in unsure] or [*repeat(None, new)]
+        words = added(whole, tokenizer)[-new:]
+        values = zip(words, (x[n].item() for x in nll), epistemic, (~allowed[n]).tolist())
+        out.append([Token(*value) for value in values])
+    return out
 
 
 # -----------------------------------------------------------------------------
@@ -195,37 +149,23 @@ def spread_places(split: HeldOut, reads: int, count: int) -> list[Window]:
     return out
 
 
-def next_words(
-    model: LanguageModel, split: HeldOut, places: list[Window], draws: Draws, settings: SamplingSettings
-) -> np.ndarray:
-    """The model's p (places, V)."""
-    blocks = document_blocks(model, split.ids, places, draws, settings.device, settings.dtype)
-    return torch.cat([log_p.exp().cpu() for _, log_p in blocks]).double().numpy()
-
-
 def beside_truth(
-    split: HeldOut,
-    truth: Truth,
-    places: list[Window],
-    distributions: dict[str, np.ndarray],
-    tokenizer: Tokenizer,
+    split: HeldOut, truth: Truth, places: list[Window], beliefs: list[np.ndarray], tokenizer: Tokenizer
 ) -> list[Context]:
     """For each place the truth's most probable words, the observed one and, of the forbidden ones, that in
     which the runs believe most; then all alternatives to the observed one and all that cannot be. Each has
-    its probability by the truth and by all runs."""
+    its probability by the truth and by all runs, whose p (places, V) are the `beliefs`."""
     out: list[Context] = []
-    if not distributions:
-        return out
     for n, (start, target, _) in enumerate(places):
         at = start + 1 + target
         observed = int(split.ids[at])
-        p = np.stack([truth.probs(np.array([at]))[0], *(q[n] for q in distributions.values())])
+        p = np.stack([truth.probs(np.array([at]))[0], *(q[n] for q in beliefs)])
         valid = p[0] > 0
         top = [int(i) for i in p[0].argsort()[::-1][:WORDS] if valid[i]]
         worst = int(np.where(valid, -1, p[1:].sum(0)).argmax())
         kinds = {i: "observed" if i == observed else "" for i in (*top, observed)}
         kinds |= {} if valid[worst] else {worst: "forbidden"}
-        words = [Word(shown_word(tokenizer, i), kind, p[:, i].tolist()) for i, kind in kinds.items()]
+        words = [Word(word_text(tokenizer, i), kind, p[:, i].tolist()) for i, kind in kinds.items()]
         others = valid.copy()
         others[observed] = False
         for which, title in ((others, "valid alternatives"), (~valid, "forbidden words")):
@@ -233,11 +173,10 @@ def beside_truth(
         first = max(start + 1, at - BEFORE)
         ends = np.flatnonzero(split.ids[first:at] == truth.end)
         first += int(ends[-1]) + 1 if len(ends) else 0  # what is before its document says nothing of it
-        before = tokenizer.decode(split.ids[first:at].tolist())
-        out.append(Context(before, words))
+        out.append(Context(tokenizer.decode(split.ids[first:at].tolist()), words))
     return out
 
 
-def shown_word(tokenizer: Tokenizer, token: int) -> str:
+def word_text(tokenizer: Tokenizer, token: int) -> str:
     text = tokenizer.decode([token])
     return text if text.strip() else repr(text)[1:-1]

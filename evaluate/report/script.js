@@ -18,8 +18,8 @@ const NEXT = { none: "ascending", ascending: "descending", descending: "none" };
 const names = new Intl.Collator("en", { numeric: true });
 
 function key(body, column) {
-  const value = body.rows[0].cells[column].dataset.v;
-  return column === 0 ? value : value === "" ? NaN : parseFloat(value.replace("inf", "Infinity"));
+  const value = body.rows[0].cells[column].textContent;
+  return column === 0 ? value : parseFloat(value.replaceAll(",", "").replace("inf", "Infinity"));
 }
 
 function compare(a, b, sign) {

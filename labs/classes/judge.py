@@ -31,7 +31,7 @@ class Judged(NamedTuple):
 
 
 @torch.no_grad()
-def judge(
+def judge_images(
     model: LanguageModel,
     images: Images,
     device: torch.device,

@@ -19,8 +19,8 @@ from evaluate.names import check_apart
 from evaluate.sampling import WEIGHT_DRAWS, weight_draws
 from evaluate.store import Row
 from evaluate.summary import grouped, summarise
-from evaluate.views import Grid, View, problems, sheet_of, with_intervals
-from labs.classes.judge import COLUMNS, PUBLISHED, judge
+from evaluate.views import View, problems
+from labs.classes.judge import COLUMNS, PUBLISHED, judge_images
 from labs.classes.sets import KINDS, ImageSet, open_images
 from training import checkpoint
 
@@ -45,27 +45,23 @@ class ClassesSession(Session):
         self.c, self.device = c, get_device(c.device)
         runs = open_runs(c.checkpoints, classifier=True)
         check_apart(entry.name for entry in runs)
-        for entry in runs:
-            if entry.ckpt.config["tokenizer"] != checkpoint.CLASSES:
-                raise UserError(f"{entry.path} is a language model's run: --measure=text measures such")
         self.subjects: Sequence[NamedRun] = runs
-        first = runs[0]
+        first = runs[0].ckpt.config
+        if first["dataset"] not in KINDS:
+            raise UserError(f"{runs[0].path} is a language model's run: --measure=text measures such")
+        images = open_images(first["dataset"], c.source or first["source"])
         for entry in runs:
-            if entry.ckpt.config["data_sha256"] != first.ckpt.config["data_sha256"]:
-                both = f"{entry.path} and {first.path}"
-                raise UserError(f"{both} were trained on other images: they cannot stand in one table")
-        images = open_images(first.ckpt.config["dataset"], c.source or first.ckpt.config["source"])
-        if images.sha256 != first.ckpt.config["data_sha256"]:
-            raise UserError(f"{first.path} was trained on other images of {images.name}: give its --source")
+            if entry.ckpt.config["data_sha256"] != images.sha256:
+                raise UserError(f"{entry.path} was trained on other images than those of --source")
         self.images = getattr(images, c.split)
-        self.settings = settings_of(c, images)
+        self.settings = classes_settings(c, images)
 
     def numbers(self, subject: NamedRun) -> Row:
         """Accuracy, NLL and calibration; and what chose the checkpoint: the same on validation images."""
         model, ckpt = checkpoint.load_model(subject.path, device=self.device, classifier=True)
         dtype = ckpt.config["dtype"]
         draws = weight_draws(model, ckpt.config, WEIGHT_DRAWS, 0, dtype)
-        judged = judge(model.eval(), self.images, self.device, dtype, draws)
+        judged = judge_images(model.eval(), self.images, self.device, dtype, draws)
         if judged.nll != judged.nll:
             raise checkpoint.Degenerate("its log-probabilities are not numbers")
         last = checkpoint.load(
@@ -76,7 +72,7 @@ class ClassesSession(Session):
         return {**judged._asdict(), **chosen, **steps}
 
 
-def settings_of(c: ClassesConfig, images: ImageSet) -> dict[str, Any]:
+def classes_settings(c: ClassesConfig, images: ImageSet) -> dict[str, Any]:
     """What two rows must share to stand in one table."""
     return {"split": c.split, "images": images.name, "corpus": images.sha256}
 
@@ -91,26 +87,23 @@ class ClassesMeasure(Measure):
                 raise UserError(f"dataset = {dataset!r} is text: --measure=text measures its runs")
         sets |= {(dataset, c.source) for dataset, _ in sets if c.source}
         # what cannot be had is said once, and before any training
-        opened = [settings_of(c, open_images(*pair)) for pair in sorted(sets)]
+        opened = [classes_settings(c, open_images(*pair)) for pair in sorted(sets)]
         if any(settings != opened[0] for settings in opened):
             which = ", ".join(" of ".join(filter(None, pair)) for pair in sorted(sets))
             raise UserError(f"{which}: other images cannot stand in one table")
         return opened[0]
 
     def view(self, rows: list[Row]) -> View:
-        sound, listed = [r for r in rows if "problem" not in r], problems(rows)
+        sound = [r for r in rows if "problem" not in r]
         if not sound:
-            return View([listed])
-        summary = summary_of(sound)
-        table = Grid.of_columns(COLUMNS, with_intervals(summary, COLUMNS))
-        listed = [f"- {column.title}: {column.what}." for column in COLUMNS] + listed
-        return View([table, *notes(sound), listed], sheet_of(summary, COLUMNS))
+            return View([problems(rows)])
+        return View.of_summary(summarise_classes(sound), COLUMNS, settings_line(sound), problems(rows))
 
 
 MEASURE = ClassesMeasure()
 
 
-def summary_of(rows: list[Row]) -> list[Row]:
+def summarise_classes(rows: list[Row]) -> list[Row]:
     """A line a row: means over its seeds, marked where it cannot be told from the best. No row has a
     problem."""
     published = PUBLISHED.get(rows[0]["settings"]["images"], {})
@@ -126,19 +119,9 @@ def summary_of(rows: list[Row]) -> list[Row]:
     )
 
 
-def notes(rows: list[Row]) -> list[str]:
-    """The paragraphs under the table."""
-    first, seeds = rows[0], sorted({r["seed"] for r in rows})
-    t, gains = first["training"], {r["training"]["gain"] for r in rows}
-    layers, images = t["trunk_args"].get("layers"), t["train_tokens"]
-    steps = f"{first['step'] * t['batch_size'] / images:.3g} epochs, batch {t['batch_size']}"
-    return [
-        f"{first['settings']['images']}: {images:,} images to train on, a tenth of the train split held out "
-        f"to choose the checkpoint; {first['overlay']}: {steps}, {t['optimizer']} at {t['learning_rate']:g}, "
-        f"{t['dtype']}, network {' '.join(layers.split())}. Some heads have an output bias, others none.",
-        "Gain: each row's own. Heads differ by the gain of their logits before they differ by anything else; "
-        + ("all rows here have the same, NOT tuned." if len(gains) == 1 else "--search tunes it."),
-        f"Mean of the seeds {', '.join(map(str, seeds))} ± half of its 95% interval, Student's t. * marks "
-        "the rows that cannot be told from the best: paired one-sided t-tests with Holm's correction, alpha "
-        ".05; a row of fewer than 3 seeds is never marked. The document's are of one training each.",
-    ]
+def settings_line(rows: list[Row]) -> str:
+    """What all rows share."""
+    t = rows[0]["training"]
+    keys = ("trunk_args", "batch_size", "optimizer", "learning_rate", "dtype")
+    images = f"images {rows[0]['settings']['images']}, of them to train on {t['train_tokens']:,}"
+    return ", ".join([images, f"steps {rows[0]['step']}", *(f"{key} {t[key]}" for key in keys)])

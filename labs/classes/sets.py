@@ -21,7 +21,6 @@ import numpy as np
 
 from common.errors import UserError
 from common.hub import load
-from common.places import not_installed
 
 TRAIN, TEST = "train", "test"
 
@@ -79,41 +78,26 @@ def open_images(name: str, source: str = "", validation: float = 0.1) -> ImageSe
     """The set called `name` in KINDS, with a share of its train split held out for validation: the same
     images whatever is trained on the others. UserError if it cannot be had, and naming a file that is not
     what it should be."""
-    if not 0 < validation < 1:
-        raise UserError(f"validation = {validation}: must be a share of the train split, such as 0.1")
     if source:
         train, test = from_folder(name, Path(source))
     else:
         train, test = digits() if name == "digits" else from_hub(name)
     for part, images in ((TRAIN, train), (TEST, test)):
-        check(name, images, f"the {part} split of {source or name}")
+        check_images(name, images, f"the {part} split of {source or name}")
     order = np.random.default_rng(0).permutation(len(train))
     held_out = max(1, round(validation * len(train)))
-    if held_out >= len(train):
-        raise UserError(f"{source or name} has {len(train)} training images: nothing is left to train on")
     return ImageSet(name, train.at(np.sort(order[held_out:])), train.at(np.sort(order[:held_out])), test)
 
 
-def check(name: str, images: Images, where: str) -> None:
-    """UserError if they are not images of this kind."""
-    shape, classes = KINDS[name][:2]
-    if not len(images):
-        raise UserError(f"{where} holds no image")
-    if images.pixels.shape[1:] != shape:
+def check_images(name: str, images: Images, where: str) -> None:
+    """UserError if they are not images of this kind, each with a label."""
+    (pixels, labels), (shape, classes) = images, KINDS[name][:2]
+    inside = (labels >= 0) & (labels < classes)
+    if not len(labels) or pixels.shape != (len(labels), *shape) or not inside.all():
         raise UserError(
-            f"{where} has images of {described(images.pixels.shape[1:])}, {name}'s are {described(shape)}: "
-            "give the folder of that set"
+            f"{where} has images {pixels.shape} and {len(labels)} labels up to {labels.max(initial=0)}; "
+            f"{name} has images {shape} and {classes} classes"
         )
-    if len(images.pixels) != len(images.labels):
-        raise UserError(f"{where} has {len(images.pixels)} images and {len(images.labels)} labels")
-    unknown = images.labels[(images.labels < 0) | (images.labels >= classes)]
-    if len(unknown):
-        raise UserError(f"{where} has the label {unknown[0]}: {name}'s are 0 to {classes - 1}")
-
-
-def described(shape: tuple[int, ...]) -> str:
-    channels, height, width = shape
-    return f"{height} x {width}" + f" in {channels} channels" * (channels > 1)
 
 
 # -----------------------------------------------------------------------------
@@ -123,12 +107,8 @@ def described(shape: tuple[int, ...]) -> str:
 def digits() -> tuple[Images, Images]:
     """scikit-learn's digits, in its order, the last fifth of them for the test. Pixels 0 to 16 become 0
     to 255."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise UserError(
-            f"{not_installed('sklearn')}; or give other images (--dataset=mnist --source=DIR)"
-        ) from None
+    from sklearn.datasets import load_digits
+
     bundled = load_digits()
     pixels = np.round(bundled.images * (255 / 16)).astype(np.uint8)[:, None]
     everything, cut = Images(pixels, bundled.target.astype(np.int64)), len(pixels) * 4 // 5
@@ -141,14 +121,8 @@ def from_hub(name: str) -> tuple[Images, Images]:
     try:
         splits = load(hub)
     except Exception as error:  # of a dozen kinds
-        lacks = isinstance(error, ImportError)
-        why = not_installed("datasets") if lacks else f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise UserError(
-            f"{name} cannot be had from the Hugging Face hub ({why}): get its files, {FILES[name]} and the "
-            f'others, and name their folder, --source=DIR (of image tokens --source="{name} vq in=DIR"), or '
-            "ask for the digits that come with scikit-learn (config/digits.py, or "
-            '--source="digits vq")'
-        ) from None
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise UserError(f"the Hugging Face hub does not give {hub} ({why}): name a folder with it") from None
 
     def split(part: str) -> Images:
         pixels = np.stack([np.asarray(picture, np.uint8) for picture in splits[part][image]])
@@ -159,34 +133,17 @@ def from_hub(name: str) -> tuple[Images, Images]:
 
 
 def from_folder(name: str, source: Path) -> tuple[Images, Images]:
-    """(train, test) from the published files. FileNotFoundError if `source` has none of them."""
-    if not source.is_dir():
-        raise FileNotFoundError(f"source {source} is not a folder: give the one with {name}'s files")
+    """(train, test) from the published files. UserError if `source` has none of them."""
     if name == "digits":
         raise UserError("dataset = 'digits' comes with scikit-learn and takes no source: leave it out")
-    read = {"mnist": mnist, "cifar10": cifar10, "cifar100": cifar100}[name]
+    read, first = FILES[name]
     for folder in KINDS[name].folders:
-        images = read(source / folder)
-        if images:
-            return images
-    pickles = [*source.glob("cifar-*-python*"), *source.glob("cifar-10-batches-py"), *source.glob("*meta")]
-    hint = ": its pickles are not read; get the binary version, cifar-10-binary.tar.gz or "
-    hint += "cifar-100-binary.tar.gz, from https://www.cs.toronto.edu/~kriz/cifar.html"
-    raise FileNotFoundError(
-        f"source {source} has no {FILES[name]}" + (hint if pickles else f", nor has a folder of {name} in it")
-    )
+        if either(source / folder / first).is_file():
+            return read(source / folder)
+    raise UserError(f"source {source} has no {first}: give the folder of {name} in its binary version")
 
 
-FILES = {
-    "mnist": "train-images-idx3-ubyte (.gz or not)",
-    "cifar10": "data_batch_1.bin",
-    "cifar100": "train.bin",
-}
-
-
-def mnist(folder: Path) -> tuple[Images, Images] | None:
-    if found(folder / "train-images-idx3-ubyte") is None:
-        return None
+def mnist(folder: Path) -> tuple[Images, Images]:
 
     def split(prefix: str) -> Images:
         pixels = read_idx(folder / f"{prefix}-images-idx3-ubyte", 3)
@@ -196,34 +153,36 @@ def mnist(folder: Path) -> tuple[Images, Images] | None:
     return split("train"), split("t10k")
 
 
-def cifar10(folder: Path) -> tuple[Images, Images] | None:
-    if not (folder / "data_batch_1.bin").is_file():
-        return None
+def cifar10(folder: Path) -> tuple[Images, Images]:
     train = [read_cifar(folder / f"data_batch_{i}.bin", 1) for i in range(1, 6)]
     return Images(*map(np.concatenate, zip(*train))), read_cifar(folder / "test_batch.bin", 1)
 
 
-def cifar100(folder: Path) -> tuple[Images, Images] | None:
-    if not (folder / "train.bin").is_file():
-        return None
+def cifar100(folder: Path) -> tuple[Images, Images]:
     return read_cifar(folder / "train.bin", 2), read_cifar(folder / "test.bin", 2)
+
+
+# name -> what reads a folder, and one of the files there
+FILES = {
+    "mnist": (mnist, "train-images-idx3-ubyte"),
+    "cifar10": (cifar10, "data_batch_1.bin"),
+    "cifar100": (cifar100, "train.bin"),
+}
 
 
 # -----------------------------------------------------------------------------
 # Files
 
 
-def found(path: Path) -> Path | None:
-    """`path`, or `path`.gz, whichever is there."""
-    both = (path, path.with_name(path.name + ".gz"))
-    return next((p for p in both if p.is_file()), None)
+def either(path: Path) -> Path:
+    """`path`, or `path`.gz if that is there in its place."""
+    zipped = path.with_name(path.name + ".gz")
+    return path if path.is_file() or not zipped.is_file() else zipped
 
 
 def content(path: Path) -> tuple[bytes, Path]:
     """The bytes of `path` or of `path`.gz, and which it was."""
-    file = found(path)
-    if file is None:
-        raise FileNotFoundError(f"{path} is missing (with .gz or without): give all files of the set")
+    file = either(path)
     data = file.read_bytes()
     if file.suffix != ".gz":
         return data, file
@@ -241,14 +200,9 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     """
     data, file = content(path)
     start = 4 + 4 * dimensions
-    if data[:4] != bytes((0, 0, 8, dimensions)) or len(data) < start:
-        raise UserError(f"{file} is no IDX file of {dimensions} dimensions of bytes: get it again")
     sizes = [int.from_bytes(data[i : i + 4], "big") for i in range(4, start, 4)]
-    if math.prod(sizes) != len(data) - start:
-        raise UserError(
-            f"{file} is cut short or damaged: {len(data) - start:,} bytes, its header says "
-            f"{' x '.join(map(str, sizes))}: get it again"
-        )
+    if data[:4] != bytes((0, 0, 8, dimensions)) or math.prod(sizes) != len(data) - start:
+        raise UserError(f"{file} is damaged, or no IDX file of {dimensions} dimensions of bytes")
     return np.frombuffer(data, np.uint8, offset=start).reshape(sizes)
 
 

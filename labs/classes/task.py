@@ -14,9 +14,9 @@ from common.places import commit
 from config.defaults import TrainConfig
 from data.batches import Batch, BatchSource, batch_indices
 from heads import Head, Weights
-from labs.classes.judge import Judged, judge
+from labs.classes.judge import Judged, judge_images
 from labs.classes.sets import KINDS, Images, open_images
-from labs.cnn.trunk import USUAL, width
+from labs.classes.trunk import USUAL, width
 from model import LanguageModel
 from training import checkpoint
 from training.distributed import Processes
@@ -92,18 +92,18 @@ class ClassesTask:
         return ImageSource(self.images.train, model.head.head, c.batch_size, c.seed)
 
     def evaluate(self, evaluator: Evaluator, last: bool) -> Evaluation:
-        figures = self.judged(evaluator, "validation")
+        figures = self.judge_split(evaluator, "validation")
         values = (100 - figures.accuracy, figures.nll)
         logged = {f"val_{key}": value for key, value in figures._asdict().items()}
         return Evaluation(values, values, f"validation {figures}", logged)
 
-    def judged(self, evaluator: Evaluator, split: str) -> Judged:
+    def judge_split(self, evaluator: Evaluator, split: str) -> Judged:
         """The model's figures on the images of a split. Interrupted at a signal."""
         e = evaluator
 
         def work(draws: list[Weights]) -> Judged:
             images = getattr(self.images, split)
-            return judge(e.model, images, e.procs.device, e.config.dtype, draws, e.until_stopped)
+            return judge_images(e.model, images, e.procs.device, e.config.dtype, draws, e.until_stopped)
 
         return e.shared(work)
 
@@ -111,7 +111,7 @@ class ClassesTask:
         """What the best checkpoint does on the test images: said, and written to RESULT."""
         best = checkpoint.load(checkpoint.find(evaluator.out, "best"), classifier=True)
         checkpoint.restore(evaluator.model, best)
-        figures, step = self.judged(evaluator, "test"), best.progress["step"]
+        figures, step = self.judge_split(evaluator, "test"), best.progress["step"]
         chosen = {"val_accuracy": 100 - judged[0], "val_nll": judged[1]}
         values = {**figures._asdict(), **chosen, "best_step": step, "commit": commit()}
         result = {"name": self.config.name, **{k: strict(v) for k, v in values.items()}}

@@ -25,9 +25,7 @@ if __name__ == "__main__":
 
 from common.config import cli, read
 from common.files import real_path
-from data.corpus import Contents
-from data.settings import PrepareConfig
-from data.splits import Split
+from data.corpus import Contents, PrepareConfig, Split
 from labs.climbs.rates import LENGTH, STEP, WORDS
 from labs.climbs.records import read_climbs, splits_of
 from labs.climbs.simulated import Climbs
@@ -63,7 +61,7 @@ class ClimbSettings(GeneratorSettings):
     test: int = 1000
 
 
-class ClimbCorpus(SequenceCorpus[ClimbsPrepareConfig, ClimbSettings]):
+class ClimbCorpus(SequenceCorpus):
     """Simulated climbs, or those that a file has, of which nobody knows the distributions."""
 
     def read_source(self, source: str) -> tuple[list[str], ClimbSettings]:
@@ -95,7 +93,7 @@ class ClimbCorpus(SequenceCorpus[ClimbsPrepareConfig, ClimbSettings]):
         if is_simulated(c.source):
             return super().contents(c)
         path = real_path(c.source)
-        return Contents(str(path), recorded(path), WORDS)
+        return Contents(str(path), recorded_splits(path), WORDS)
 
 
 def is_simulated(source: str) -> bool:
@@ -103,7 +101,7 @@ def is_simulated(source: str) -> bool:
     return (source.strip() or SIMULATED).partition(" ")[0] == SIMULATED
 
 
-def recorded(path: Path) -> dict[str, Split]:
+def recorded_splits(path: Path) -> dict[str, Split]:
     """UserError for a file that is not whole, is no list of records or has too few climbs."""
     climbs = read_climbs(path)
     windows = splits_of(path, climbs)

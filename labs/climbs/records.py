@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.errors import UserError
-from data.prepared import SPLITS
-from data.splits import reading
+from data.corpus import SPLITS, open_text
 from labs.climbs.rates import LENGTH, STEP, tokens_of
 
 COLUMNS = ("timestamp", "icao24", "callsign", "vertical_rate")
@@ -37,41 +36,39 @@ class Climb(NamedTuple):
 
 def read_climbs(path: Path) -> list[Climb]:
     """All climbs of the records at `path`, .json or .json.gz. UserError for anything else."""
-    with reading(path) as file:
+    with open_text(path) as file:
         try:
             records = json.load(file)
         except UnicodeDecodeError:
-            raise  # `reading` says it
+            raise  # `open_text` says it
         except (ValueError, RecursionError) as error:  # also a number of 5,000 digits
-            raise UserError(f"{path} is not a whole file of JSON ({error}): download it again") from None
-    if not isinstance(records, list) or not records or not all(isinstance(r, dict) for r in records):
-        raise UserError(f'{path} is not a list of ADS-B records: give it as [{{"timestamp": ...}}, ...]')
-    missing = [name for name in COLUMNS if not any(name in r for r in records)]
-    if missing:
-        raise UserError(f"{path} has no column {', '.join(missing)}: its records need {', '.join(COLUMNS)}")
+            raise UserError(f"{path} is not a whole file of JSON ({error})") from None
+    if not isinstance(records, list) or not all(isinstance(r, dict) for r in records):
+        raise UserError(f"{path} is not a list of ADS-B records")
+    if missing := [name for name in COLUMNS if not any(name in r for r in records)]:
+        raise UserError(f"{path} has no column {', '.join(missing)}")
     flights: dict[tuple[str, str], list[dict]] = defaultdict(list)
     for record in records:
-        check(record, path)
+        check_record(record, path)
         flights[str(record.get("icao24")), str(record.get("callsign"))].append(record)
     return [climb for key, flight in flights.items() for climb in climbs_of(key[0], flight)]
 
 
-def check(record: dict, path: Path) -> None:
+def check_record(record: dict, path: Path) -> None:
     """UserError naming `path` and what a record has in place of a number or of a name. NaN is no rate, as
     null is."""
-    value: Any
-    for name in ("timestamp", "vertical_rate"):
-        value = record.get(name)
+
+    def is_number(value: Any) -> bool:
         unknown = value is None or (isinstance(value, float) and not math.isfinite(value))
-        if not unknown and not (type(value) in (int, float) and abs(value) < LARGEST):
-            raise UserError(
-                f"{path}: {name} = {reprlib.repr(value)} is not a number: give ms of a timestamp, and ft/min "
-                "of a vertical_rate, or null"
-            )
-    for name in ("icao24", "callsign"):
-        value = record.get(name)
-        if isinstance(value, (list, dict)) or not str(value).isprintable():
-            raise UserError(f"{path}: {name} = {reprlib.repr(value)} is not a name: give text or null")
+        return unknown or (type(value) in (int, float) and abs(value) < LARGEST)
+
+    def is_name(value: Any) -> bool:
+        return not isinstance(value, (list, dict)) and str(value).isprintable()
+
+    for name in COLUMNS:
+        kind = is_number if name in ("timestamp", "vertical_rate") else is_name
+        if not kind(value := record.get(name)):
+            raise UserError(f"{path}: {name} = {reprlib.repr(value)}: give a number, a name or null")
 
 
 def climbs_of(aircraft: str, flight: list[dict]) -> list[Climb]:
@@ -117,10 +114,7 @@ def splits_of(path: Path, climbs: list[Climb]) -> dict[str, np.ndarray]:
     aircraft = sorted({c.aircraft for c in long}, key=lambda name: hashlib.sha256(name.encode()).digest())
     count = max(1, round(HELD_OUT * len(aircraft)))
     if len(aircraft) < 3:
-        raise UserError(
-            f"{path} has {len(long)} climbs of {LENGTH * STEP} seconds that gain {HEIGHT:,} ft, of "
-            f"{len(aircraft)} aircraft: too few for three splits, give it more records"
-        )
+        raise UserError(f"{path} has climbs of {len(aircraft)} aircraft: too few for three splits")
     bounds = {"train": (2 * count, None), "validation": (0, count), "test": (count, 2 * count)}
     members = {split: set(aircraft[slice(*bounds[split])]) for split in SPLITS}
     return {

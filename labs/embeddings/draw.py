@@ -25,7 +25,7 @@ from common.log import Progress
 from evaluate.store import Store
 from evaluate.text import TextMeasure
 from evaluate.views import read_texts, samples_file
-from labs.embeddings.tsne import HUMAN, check_rows, draw, embed
+from labs.embeddings.tsne import HUMAN, check_rows, draw_tsne, embed
 from labs.scorers.scorer import open_scorer
 
 
@@ -55,10 +55,7 @@ def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:
     for name in dict.fromkeys((HUMAN, *names)):
         file = samples_file(table, name)
         if name not in known or not file.is_file():
-            having = ", ".join(n for n in known if samples_file(table, n).is_file())
-            raise UserError(
-                f"{beside(table, '.samples')} has no texts of {name!r}; it has {having or 'none'}"
-            )
+            raise UserError(f"{beside(table, '.samples')} has no texts of {name!r}")
         with reading(file):
             out[name] = [text for text in read_texts(file) if text.strip()][: c.texts]
     return out
@@ -71,7 +68,7 @@ def main(argv: list[str]) -> int:
     check_writable(beside(out, ".png"))
     scorer = open_scorer(c.scorer, get_device(c.device))
     bar = Progress(texts.items(), desc=f"embedded by {scorer.name}", leave=False)
-    for path in draw({name: embed(scorer, of_row) for name, of_row in bar}, out, c.seed):
+    for path in draw_tsne({name: embed(scorer, of_row) for name, of_row in bar}, out, c.seed):
         print(f"wrote {path}")
     return 0
 

@@ -56,14 +56,12 @@ def plane(embeddings: np.ndarray, seed: int) -> np.ndarray:
 
 def check_rows(rows: Mapping[str, Sized], real: str = HUMAN) -> None:
     """UserError unless there are `real` sequences and others, LEAST at least of each."""
-    if real not in rows or len(rows) < 2:
-        raise UserError(f"rows are {', '.join(rows)}: needs {real!r} and another to lie beside it")
-    if min(map(len, rows.values())) < LEAST:
-        short = min(rows, key=lambda name: len(rows[name]))
-        raise UserError(f"row {short} has {len(rows[short])} sequences: needs at least {LEAST}")
+    if real not in rows or len(rows) < 2 or min(map(len, rows.values())) < LEAST:
+        lengths = {name: len(row) for name, row in rows.items()}
+        raise UserError(f"rows = {lengths}: needs {real!r} and another, of at least {LEAST} sequences each")
 
 
-def draw(rows: dict[str, np.ndarray], path: Path, seed: int = 0, real: str = HUMAN) -> list[Path]:
+def draw_tsne(rows: dict[str, np.ndarray], path: Path, seed: int = 0, real: str = HUMAN) -> list[Path]:
     """PATH.png of embeddings (n, C) by row, one of them `real`: a panel a row, real sequences
     green, the row's blue, all others grey, as in sigma-GPTs (arXiv 2404.09562), figure 4. Each row
     shows as many sequences as the shortest one has: its first."""

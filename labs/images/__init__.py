@@ -1,4 +1,4 @@
-"""How good the images are that models of labs/image_tokens draw: a measure, and a sampler with guidance."""
+"""Images as tokens: how good those are that models of them draw, a measure, and a sampler with guidance."""
 
 from typing import Annotated
 

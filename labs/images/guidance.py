@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 
 from common.errors import UserError
-from data.prepared import found_path
+from data.corpus import found_path
 from data.tokens import open_tokens
 from evaluate.decoding import Decoding
 from evaluate.sampling import generate
 from heads import Weights
-from labs.image_tokens.codecs import Codec, read_codec
-from labs.image_tokens.prepare import Layout, layout_of
+from labs.images.image_tokens.codecs import Codec, read_codec
+from labs.images.image_tokens.prepare import Layout, layout_of
 from model import LanguageModel, sketch
 from training.checkpoint import Checkpoint
 
 AT_ONCE = 250  # images
 
 
-def guided(log_p: Tensor, log_0: Tensor, scale: float) -> Tensor:
+def guide(log_p: Tensor, log_0: Tensor, scale: float) -> Tensor:
     """log of p(x | class) (p(x | class) / p(x))^(scale - 1), normalised: of log p (N, V) with the class and
     log_0 (N, V) without it. scale 1 is no guidance. For softmax the same as guidance on logits.
 
@@ -47,7 +47,7 @@ def only_codes(log_p: Tensor, codes: int, scale: float) -> Tensor:
     if scale == 1:
         return log_p.log_softmax(1)
     with_class, without = log_p.chunk(2)
-    return guided(with_class, without, scale)
+    return guide(with_class, without, scale)
 
 
 def sample_codes(
@@ -100,14 +100,9 @@ def what_is_drawn(ckpt: Checkpoint, data: str = "", guided: bool = False) -> Dra
         raise UserError(f"{ckpt.path} has trunk = {c['trunk']!r}, and no next code to guide: leave it out")
     folder = Path(data) if data else found_path(c["data"], ckpt.path)
     info = open_tokens(folder / "train.bin").info
-    if info["fingerprint"] != c["tokenizer_fingerprint"]:
-        raise UserError(f"{folder} has other tokens than {ckpt.path} was trained on: leave --data out")
     if info["sha256"] != c["data_sha256"]:  # another codec's codes are the same words
         raise UserError(f"{folder} holds other codes than {ckpt.path} was trained on: give --data=FOLDER")
     if guided and not info.get("dropped"):
-        raise UserError(
-            f"{ckpt.path} was trained with its class in every sequence, so it cannot be guided: give "
-            "--cfg 1, or train on images prepared with drop=10"
-        )
+        raise UserError(f"{ckpt.path} always saw its class, so it cannot be guided: give --cfg=1")
     codec = read_codec(folder)[0] if (folder / "codec.json").is_file() else None
     return Drawn(folder, layout_of(info["source"]), codec)

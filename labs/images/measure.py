@@ -1,4 +1,4 @@
-"""The images measure: how good the images are that models of labs/image_tokens draw.
+"""The images measure: how good the images are that models of labs/images/image_tokens draw.
 
     python train.py config/mnist_brief.py --source=DIR                  the classifier, once
     python table.py --measure=images out/*-mnist_tokens-* --classifier=out/mnist_brief --out=results/images
@@ -38,12 +38,12 @@ from evaluate.scoring import score
 from evaluate.settings import run_seed
 from evaluate.store import Row
 from evaluate.summary import grouped
-from evaluate.views import Grid, View, mean, problems, samples_file
+from evaluate.views import View, mean, problems, samples_file, table
 from labs.classes.sets import ImageSet
-from labs.image_tokens.prepare import FILES, read_source
 from labs.images import Guidance
 from labs.images.guidance import sample_codes, what_is_drawn
-from labs.images.quality import NEIGHBOURS, grid, halves, judged, seen, write_png
+from labs.images.image_tokens.prepare import FILES, read_source
+from labs.images.quality import NEIGHBOURS, halves, picture_grid, quality_numbers, view_images, write_png
 from labs.orders.asking import Asker
 from model import LanguageModel
 from training import checkpoint
@@ -106,21 +106,13 @@ def open_classifier(path: str, images: str) -> checkpoint.Checkpoint:
     """The best checkpoint of a classifier, without its weights. UserError if it is none or of another set of
     images."""
     ckpt = checkpoint.load(checkpoint.find(path), weights=False, classifier=True)
-    if ckpt.config["tokenizer"] != checkpoint.CLASSES:
-        raise UserError(
-            f"--classifier={path} is no classifier: give the out folder of one (python train.py "
-            "config/mnist_brief.py)"
-        )
-    if ckpt.config.get("dataset") != images:
-        raise other_images(path, ckpt, images)
+    if ckpt.config["tokenizer"] != checkpoint.CLASSES or ckpt.config.get("dataset") != images:
+        raise other_images(path, images)
     return ckpt
 
 
-def other_images(path: str, ckpt: checkpoint.Checkpoint, images: str) -> UserError:
-    return UserError(
-        f"--classifier={path} was trained on {ckpt.config.get('dataset')!a}, not on these images of "
-        f"{images}: give one that was"
-    )
+def other_images(path: str, images: str) -> UserError:
+    return UserError(f"--classifier={path} was not trained on these images of {images}: give one that was")
 
 
 def load_classifier(path: str, images: ImageSet) -> LanguageModel:
@@ -128,7 +120,7 @@ def load_classifier(path: str, images: ImageSet) -> LanguageModel:
     ckpt = open_classifier(path, images.name)
     shape = ckpt.config.get("trunk_args", {}).get("shape")
     if ckpt.config.get("data_sha256") != images.sha256 or shape != list(images.kind.shape):
-        raise other_images(path, ckpt, images.name)
+        raise other_images(path, images.name)
     return checkpoint.load_model(path, classifier=True)[0]
 
 
@@ -152,18 +144,15 @@ class ImagesSession(Session):
         self.subjects: Sequence[NamedRun] = runs
         folder, self.layout, codec = what_is_drawn(runs[0].ckpt, c.data)
         if codec is None:
-            raise UserError(
-                f"{folder} holds another program's codes, whose images are not here: "
-                "python table.py --measure=orders scores them"
-            )
+            raise UserError(f"{folder} holds another program's codes: --measure=orders scores them")
         self.codec, self.data = codec, open_held_out(folder / f"{c.split}.bin")
         images = read_source(self.data.info["source"]).open()
         self.classifier = load_classifier(c.classifier, images)
         real, self.others = halves(getattr(images, c.split), c.images)  # as many, with nothing in common
         if len(real) <= NEIGHBOURS:
             raise UserError(f"the {c.split} split has too few images: {len(real)} in each half of it")
-        self.settings = settings_of(c) | {"dtype": self.dtype, "corpus": self.data.info["sha256"]}
-        self.real, self.labels = seen(self.classifier, real.pixels), real.labels
+        self.settings = images_settings(c) | {"dtype": self.dtype, "corpus": self.data.info["sha256"]}
+        self.real, self.labels = view_images(self.classifier, real.pixels), real.labels
 
     def references(self) -> list[Row]:
         codec, rng = self.codec, np.random.default_rng(self.c.seed)
@@ -171,8 +160,8 @@ class ImagesSession(Session):
         through = codec.decode(codec.encode(self.others.pixels))
         images = self.others.pixels, through, codec.decode(noise)
         labels = self.others.labels, self.others.labels, self.labels
-        judged = map(self._judged, images, labels)
-        rows = [{"name": name, **numbers} for name, numbers in zip(self.reference_names, judged)]
+        columns = map(self._quality, images, labels)
+        rows = [{"name": name, **numbers} for name, numbers in zip(self.reference_names, columns)]
         classifier = Path(self.c.classifier).name
         rows[0]["about"] = {"images": len(self.labels), "classifier": classifier, "codes": self.layout.codes}
         return rows
@@ -192,18 +181,18 @@ class ImagesSession(Session):
         strips = []
         for point in c.points:
             asker = Asker(model, draws, self.device, self.dtype)
-            pixels = self._drawn(point, asker, run_seed(c.seed, ckpt.config), subject.name)
-            row["points"].append({**point._asdict(), **self._judged(pixels, self.labels)})
+            pixels = self._draw_images(point, asker, run_seed(c.seed, ckpt.config), subject.name)
+            row["points"].append({**point._asdict(), **self._quality(pixels, self.labels)})
             strips.append(strip(pixels, self.labels))
         if c.out:
             picture = samples_file(Path(c.out), subject.name).with_suffix(".png")
             write_png(picture, np.concatenate(strips, 1))
         return row
 
-    def _judged(self, pixels: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        return judged(self.real, seen(self.classifier, pixels), labels)
+    def _quality(self, pixels: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        return quality_numbers(self.real, view_images(self.classifier, pixels), labels)
 
-    def _drawn(self, point: "Point", asker: Asker, seed: int, name: str) -> np.ndarray:
+    def _draw_images(self, point: "Point", asker: Asker, seed: int, name: str) -> np.ndarray:
         """Pixels of images of the classes `labels`, the same ones again for the same run and settings."""
 
         def bar(batches: Any) -> Any:
@@ -228,10 +217,11 @@ def strip(pixels: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """A picture of a few images of each class, a row a class."""
     classes, each = np.unique(labels)[: SHOWN[0]], SHOWN[1]
     chosen = np.concatenate([np.resize(np.flatnonzero(labels == i), each) for i in classes])
-    return np.pad(grid(pixels[chosen], len(classes), each), ((0, 0), (0, 8), (0, 0)), constant_values=255)
+    picture = picture_grid(pixels[chosen], len(classes), each)
+    return np.pad(picture, ((0, 0), (0, 8), (0, 0)), constant_values=255)
 
 
-def settings_of(c: ImagesConfig) -> dict[str, Any]:
+def images_settings(c: ImagesConfig) -> dict[str, Any]:
     """What two rows must share to stand in one table, as far as the flags say it."""
     keys = ("split", "images", "cfg", "temperatures", "top_k", "samples", "seed")
     known = {key: getattr(c, key) for key in keys} | ({"dtype": c.dtype} if c.dtype != "auto" else {})
@@ -247,14 +237,10 @@ class ImagesMeasure(Measure):
                 raise UserError(f"dataset = {run['dataset']!r}: --measure=images is of image tokens alone")
         check_planned(wanted)
         for source in (read_source(run["source"]) for run in wanted):
-            if source.images == FILES:
-                raise UserError(f"source = {str(source)!r}: another program's codes have no images to judge")
-            if not source.settings.drop and any(scale != 1 for scale in c.cfg):
-                raise UserError(
-                    f"cfg = {c.cfg} with drop=0 in source: give --cfg=[1], or images with drop=10"
-                )
+            if source.images == FILES or (not source.settings.drop and {*c.cfg} != {1}):
+                raise UserError(f"source = {str(source)!r}: no images to judge, or none to guide by {c.cfg}")
             open_classifier(c.classifier, source.images)
-        return settings_of(c)
+        return images_settings(c)
 
     def view(self, rows: list[Row]) -> View:
         """The held-out codes, then what is drawn at each point: a line for each row."""
@@ -272,7 +258,7 @@ class ImagesMeasure(Measure):
         references = [r for r in rows if r.get("reference")]
         drawn += [[r["name"], "", *(f"{r[k]:.4g}" for k in TITLES)] for r in references]
         head = ["", "runs", "bits a code", "bits a pixel", "bits a code, eps"]
-        tables = [Grid(head, held_out), Grid(["", "guidance", *TITLES.values()], drawn)]
+        tables = [table(head, held_out), table(["", "guidance", *TITLES.values()], drawn)]
         return View([*tables, explained(rows), problems(rows)])
 
 

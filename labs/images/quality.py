@@ -9,11 +9,11 @@ import torch
 
 from common.files import replacing
 from evaluate.sampling import WEIGHT_DRAWS
-from evaluate.settings import NEIGHBOURS
 from heads import OutputHead
 from labs.classes.sets import Images
 from model import LanguageModel
 
+NEIGHBOURS = 3  # k of the manifolds of images
 BATCH = 500  # images, or rows of distances, at a time
 
 
@@ -25,7 +25,7 @@ class Seen(NamedTuple):
 
 
 @torch.no_grad()
-def seen(classifier: LanguageModel, pixels: np.ndarray) -> Seen:
+def view_images(classifier: LanguageModel, pixels: np.ndarray) -> Seen:
     """What the classifier sees in pixels (N, channels, height, width), uint8. load_classifier gives the
     `classifier`: in eval mode, on the CPU."""
     head: OutputHead = classifier.head
@@ -82,7 +82,7 @@ def share_inside(points: torch.Tensor, of: torch.Tensor, k: int) -> float:
     return inside / len(points)
 
 
-def judged(real: Seen, made: Seen, labels: np.ndarray) -> dict[str, float]:
+def quality_numbers(real: Seen, made: Seen, labels: np.ndarray) -> dict[str, float]:
     """The columns of `made`, images that are to be of the classes `labels` (N,), against `real` ones."""
     precision, recall = precision_recall(real.features, made.features)
     accuracy = 100 * float((made.guesses == labels).mean())
@@ -90,7 +90,7 @@ def judged(real: Seen, made: Seen, labels: np.ndarray) -> dict[str, float]:
     return {"fd": distance, "precision": precision, "recall": recall, "accuracy": accuracy}
 
 
-def grid(pixels: np.ndarray, rows: int, columns: int, side: int = 64) -> np.ndarray:
+def picture_grid(pixels: np.ndarray, rows: int, columns: int, side: int = 64) -> np.ndarray:
     """Images (rows * columns, channels, height, width), uint8, as one picture (height, width, channels), with
     a pixel between them, each pixel repeated so that an image is about `side` wide."""
     n, channels, height, width = pixels.shape

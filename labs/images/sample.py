@@ -1,4 +1,4 @@
-"""Images from a checkpoint that was trained on labs/image_tokens.
+"""Images from a checkpoint that was trained on labs/images/image_tokens.
 
     python labs/images/sample.py out/RUN --class 7 --cfg 2.0 --grid 8x8 --out grid.png
     python labs/images/sample.py out/RUN --grid 10x8                one class a row, as many as there are
@@ -26,13 +26,13 @@ from common.config import Dtype, Positive, Seed, cli, read
 from common.device import float64_device, get_device, get_dtype, settle_dtype
 from common.errors import UserError
 from common.files import check_writable, replacing
-from evaluate.decoding import Decoding, drawn_by
+from evaluate.decoding import Decoding, decoding_flags
 from evaluate.sampling import weight_draws
-from labs.image_tokens.codecs import Codec
-from labs.image_tokens.prepare import Layout
 from labs.images import Guidance
 from labs.images.guidance import sample_codes, what_is_drawn
-from labs.images.quality import grid, write_png
+from labs.images.image_tokens.codecs import Codec
+from labs.images.image_tokens.prepare import Layout
+from labs.images.quality import picture_grid, write_png
 from training.checkpoint import Degenerate, load_model
 
 MOST = 100_000  # images
@@ -82,10 +82,10 @@ def labels_of(c: SampleImagesConfig, layout: Layout) -> np.ndarray:
     return np.resize(wanted, rows).repeat(columns)
 
 
-def write(c: SampleImagesConfig, codes: np.ndarray, codec: Codec | None) -> None:
+def write_images(c: SampleImagesConfig, codes: np.ndarray, codec: Codec | None) -> None:
     """The picture, or the codes."""
     if codec is not None and Path(c.out).suffix == ".png":
-        write_png(Path(c.out), grid(codec.decode(codes), *c.size))
+        write_png(Path(c.out), picture_grid(codec.decode(codes), *c.size))
         return
     with replacing(Path(c.out)) as file:
         np.save(file, codes)
@@ -107,7 +107,7 @@ def main(argv: list[str]) -> int:
     labels = labels_of(c, layout)
     print(
         f"{ckpt.path}: step {ckpt.progress['step']}, head {ckpt.config['head']}; guidance {c.cfg:g}, "
-        f"{drawn_by(c)}, seed {c.seed}; "
+        f"{decoding_flags(c)}, seed {c.seed}; "
         f"{dtype.name}: {dtype.reason}",
         file=sys.stderr,
     )
@@ -118,7 +118,7 @@ def main(argv: list[str]) -> int:
         codes = sample_codes(model, draws, layout, labels, c.cfg, c, generator, device, dtype.name)
     except Degenerate as e:
         raise Degenerate(e.reason, ckpt.path) from None
-    write(c, codes, codec)
+    write_images(c, codes, codec)
     each = len(codes) / (time.perf_counter() - began)
     print(f"{c.out}: {len(codes)} images, {each:,.1f} images/s", file=sys.stderr)
     return 0

@@ -10,15 +10,22 @@ import numpy as np
 import torch
 
 # by the package's name: installed, no module of ours is called `evaluation` beside other people's
-from nanoheads.evaluate.metrics import EVERY, NUCLEUS, Calibration, Recovery
-from nanoheads.evaluate.windows import document_windows, positions_of, read_windows
+from nanoheads.evaluate.metrics import (
+    EVERY,
+    NUCLEUS,
+    Calibration,
+    Recovery,
+    document_windows,
+    positions_of,
+    read_windows,
+)
 from nanoheads.labs.sequences.questions import KINDS, questions
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from tqdm import tqdm
 
-from .grammar.grammar import LanguageSettings, build, documents
+from .grammar.grammar import LanguageSettings, build_language, documents
 
 CONTEXT = 128  # tokens, as config/grammar.py has it
 OFF = 1e-3  # how far from 1 a sum of probabilities may be: float16 rounds log-probabilities so far
@@ -45,7 +52,7 @@ class Language:
             require(key in known, key, value, f"some of {', '.join(known)}")
             require_whole(key != "seed", **{key: value})
         self.settings = LanguageSettings(**settings)
-        self.words, self.machine = build(self.settings)
+        self.words, self.machine = build_language(self.settings)
         self._id = {word: i for i, word in enumerate(self.words)}
 
     train = cached_property(lambda self: self._split("train"))
@@ -143,7 +150,7 @@ class Language:
             text, places, log_p = (torch.from_numpy(part[i : i + batch]) for part in sought)
             log_m = as_tensor(model(text), (*text.shape, V)).cpu().double()
             log_m = log_m.gather(1, places[:, :, None].expand(-1, -1, V))
-            log_m = checked(log_m.flatten(0, 1), places.flatten().numpy()).view_as(log_m)
+            log_m = normalise(log_m.flatten(0, 1), places.flatten().numpy()).view_as(log_m)
             p = log_p.exp()
             kl = torch.where(p > 0, p * (log_p - log_m), 0.0).sum(2).mean(1)
             sums["kl_truth_model"] += kl.tolist()
@@ -196,20 +203,20 @@ class Language:
         if path and path.suffix in (".npy", ".safetensors"):
             blocks = file_blocks(path, positions_of(plan), (len(ids), V))
         else:
-            ours: Any = transformers_model(path, V, context, trust_remote_code) if path else model
+            ours: Any = load_transformers(path, V, context, trust_remote_code) if path else model
             blocks = blocks_of(ours, ids, plan, context, batch, V)
         totals = self._totals(blocks, ids, ends)
         count = {"split": split, "context": context, "documents": len(totals)}
-        return with_intervals(totals) | count | {"tokens": int(totals[:, 0].sum())}
+        return bootstrap_intervals(totals) | count | {"tokens": int(totals[:, 0].sum())}
 
     def _totals(self, blocks: Iterator[Block], ids: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """What is counted in each document (D, K): `Recovery.totals`, and the bins of `Calibration`."""
         states = self.machine.parse_stream(ids)
         sums: dict[int, tuple[Recovery, Calibration]] = {}
         for at, log_p in blocks:
-            log_p = checked(log_p if log_p.dtype == torch.float64 else log_p.float(), at)
+            log_p = normalise(log_p if log_p.dtype == torch.float64 else log_p.float(), at)
             p, picked, reach = self.machine.probs(states[at]), at % EVERY == 0, np.zeros(log_p.shape, bool)
-            reach[picked] = reached(log_p[torch.from_numpy(picked)].softmax(1)).numpy()
+            reach[picked] = nucleus(log_p[torch.from_numpy(picked)].softmax(1)).numpy()
             top, best = log_p.max(1)
             confidence, right = top.exp().clamp(max=1).numpy(), best.numpy() == ids[at]
             document = np.searchsorted(ends, at)
@@ -222,7 +229,7 @@ class Language:
         return np.array([[*r.totals(), *c.count, *c.confidence, *c.correct] for r, c in sums.values()])
 
 
-def numbers(totals: np.ndarray) -> dict[str, float]:
+def score_numbers(totals: np.ndarray) -> dict[str, float]:
     """The numbers of what is counted (K,) in some documents."""
     recovery, calibration = Recovery(), Calibration()
     bins = totals[-3 * len(calibration.count) :]
@@ -231,14 +238,14 @@ def numbers(totals: np.ndarray) -> dict[str, float]:
     return recovery.means() | {"ece": calibration.ece()}
 
 
-def with_intervals(totals: np.ndarray) -> dict[str, Any]:
+def bootstrap_intervals(totals: np.ndarray) -> dict[str, Any]:
     """The numbers over all documents, of `totals` (D, K), and under NAME_ci half of their 95% intervals."""
     D = len(totals)
     weights = np.random.default_rng(0).multinomial(D, np.full(D, 1 / D), DRAWS).astype(np.float64)
     with np.errstate(invalid="ignore"):  # 0 times infinity
-        drawn = [numbers(row) for row in weights @ totals]
+        drawn = [score_numbers(row) for row in weights @ totals]
         out: dict[str, Any] = {}
-        for name, value in numbers(totals.sum(0)).items():
+        for name, value in score_numbers(totals.sum(0)).items():
             out |= {name: value, f"{name}_ci": 1.96 * float(np.std([n[name] for n in drawn], ddof=1))}
     return out
 
@@ -266,7 +273,7 @@ def as_tensor(out: Any, shape: tuple[int, ...], name: str = "the model's array")
     return array if isinstance(array, Tensor) else torch.from_numpy(np.array(array))
 
 
-def checked(log_p: Tensor, at: np.ndarray) -> Tensor:
+def normalise(log_p: Tensor, at: np.ndarray) -> Tensor:
     """log p (n, V), its probabilities divided by their sum. ValueError if that is off from 1 by more than
     rounding."""
     total = log_p.exp().sum(1, dtype=torch.float64)
@@ -277,8 +284,8 @@ def checked(log_p: Tensor, at: np.ndarray) -> Tensor:
     return log_p - total.log()[:, None].to(log_p.dtype)  # else a constant beside each log p lowers the KL
 
 
-def reached(p: Tensor) -> Tensor:
-    """The tokens (n, V) that sampling with top_p = NUCLEUS can draw (evaluate.truncation.top_p)."""
+def nucleus(p: Tensor) -> Tensor:
+    """The tokens (n, V) that sampling with top_p = NUCLEUS can draw (evaluate.decoding.top_p)."""
     ordered, at = p.sort(descending=True, stable=True)
     ordered = ordered / ordered.sum(1, keepdim=True)
     beyond = ordered.cumsum(1) - ordered >= NUCLEUS
@@ -293,7 +300,7 @@ def blocks_of(model: Model, ids: np.ndarray, plan: list, context: int, batch: in
         yield at, log_p[torch.from_numpy(counted)].cpu()
 
 
-def transformers_model(folder: Path, V: int, context: int, trust_remote_code: bool) -> Model:
+def load_transformers(folder: Path, V: int, context: int, trust_remote_code: bool) -> Model:
     """The model in a folder, as a function. ValueError if it cannot be loaded, or reads fewer tokens or
     another vocabulary."""
     from transformers import AutoModelForCausalLM

@@ -65,11 +65,9 @@ class ForwardBackward:
         """
         tokens = np.asarray(tokens)
         wanted = tokens == MASKED if at is None else np.asarray(at)
-        V, whole = self.machine.V, tokens.ndim == 2 and tokens.dtype.kind in "iu"
-        if not whole or ((tokens < MASKED) | (tokens >= V)).any():
+        V = self.machine.V
+        if ((tokens < MASKED) | (tokens >= V)).any():
             raise ValueError(f"tokens: give rows (B, T) of 0 to {V - 1}, or {MASKED} for an unknown one")
-        if wanted.shape != tokens.shape or wanted.dtype != bool or (tokens[wanted] != MASKED).any():
-            raise ValueError(f"at: give bool {tokens.shape}, true only where the token is {MASKED}")
         p, n = np.empty((wanted.sum(), V)), 0
         for b, row in enumerate(tokens):
             positions = np.flatnonzero(wanted[b]).tolist()
@@ -101,14 +99,14 @@ class ForwardBackward:
         alpha = self.stationary
         for word in row:
             yield alpha
-            alpha = _scaled(self._right(alpha, word))
+            alpha = over_its_sum(self._right(alpha, word))
 
     def _betas(self, b: int, row: np.ndarray, wanted: set[int]) -> dict[int, np.ndarray]:
         """beta_i, each over its sum, of row b for the i in `wanted`. ValueError where no text fits it."""
         beta, kept = np.ones((self.machine.Q, self.machine.X)), {}
         for i in range(len(row), -1, -1):
             if i < len(row):
-                beta = _scaled(self._left(beta, row[i]))
+                beta = over_its_sum(self._left(beta, row[i]))
             if i in wanted:
                 kept[i] = beta
         if not (self.stationary * beta).any():
@@ -156,7 +154,7 @@ class ForwardBackward:
         return out
 
 
-def _scaled(message: np.ndarray) -> np.ndarray:
+def over_its_sum(message: np.ndarray) -> np.ndarray:
     """The message over its sum; as it is where all of it is 0."""
     total = message.sum()
     return message / total if total else message

@@ -24,7 +24,7 @@ if __name__ == "__main__":
 from common.config import Positive, Seed, cli, read
 from common.errors import UserError
 from common.files import check_writable
-from data.prepared import found_path
+from data.corpus import found_path
 from data.tokens import open_tokens
 from evaluate import figures
 from evaluate.sampling import WEIGHT_DRAWS, weight_draws
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 @torch.no_grad()
-def density(asker: Asker, begun: np.ndarray) -> np.ndarray:
+def path_density(asker: Asker, begun: np.ndarray) -> np.ndarray:
     """The model's p(path) (n, cells) of each cell of the answers of `begun` (n, T), apart from each other."""
     n, T = begun.shape
     places = torch.arange(T // 2, T).expand(n, -1)
@@ -75,7 +75,7 @@ def base(ax: "Axes", maze: np.ndarray, title: str) -> None:
         spine.set_visible(True)
 
 
-def shade(ax: "Axes", values: np.ndarray, shown: np.ndarray, cmap: str, most: float) -> None:
+def shade_cells(ax: "Axes", values: np.ndarray, shown: np.ndarray, cmap: str, most: float) -> None:
     """Colours over the cells that are `shown`."""
     ax.imshow(np.ma.masked_array(values, ~shown), cmap=cmap, vmin=0, vmax=most)
 
@@ -93,18 +93,18 @@ def line(
     base(axes[0], maze, "maze")
     for ax, (title, p) in zip(axes[1:], densities.items()):
         base(ax, maze, title)
-        shade(ax, p, maze == FREE, "Purples", 1)
+        shade_cells(ax, p, maze == FREE, "Purples", 1)
     for n, ax in enumerate(axes[1 + len(densities) :], 1):
         until = rounds * n // (moments + 1)
         base(ax, maze, f"{until} of {rounds} rounds" if until < rounds else "answer")
-        shade(ax, np.full(maze.shape, 0.3), (rank > until) & (maze != WALL), "Greys", 1)
+        shade_cells(ax, np.full(maze.shape, 0.3), (rank > until) & (maze != WALL), "Greys", 1)
         filled = rank <= until
-        shade(ax, rank, (answer == PATH) & filled, "viridis", rounds)
+        shade_cells(ax, rank, (answer == PATH) & filled, "viridis", rounds)
         wrong = (answer != maze) & ((answer != PATH) | (maze != FREE))
-        shade(ax, np.ones(maze.shape), wrong & filled, "Reds", 1.5)
+        shade_cells(ax, np.ones(maze.shape), wrong & filled, "Reds", 1.5)
 
 
-def filled_in(c: MazesConfig) -> tuple[Mazes, np.ndarray, Asker, Filled]:
+def fill_mazes(c: MazesConfig) -> tuple[Mazes, np.ndarray, Asker, Filled]:
     """The mazes, sequences of the test split (n, T), the model and what it made of them."""
     model, ckpt = load_model(c.run, "last")
     if ckpt.config["dataset"] != "mazes":
@@ -112,8 +112,6 @@ def filled_in(c: MazesConfig) -> tuple[Mazes, np.ndarray, Asker, Filled]:
     data = Path(c.data) if c.data else found_path(ckpt.config["data"], Path(c.run))
     tokens = open_tokens(data / "test.bin")
     task = corpus.task(str(tokens.info["source"]))
-    if task.T != (length := ckpt.config["block_size"]):
-        raise UserError(f"{c.run} has sequences of {length} tokens, these mazes {task.T}: give its own")
     asker = Asker(model, weight_draws(model, ckpt.config, WEIGHT_DRAWS, c.seed), "cpu", "float32")
     known = writers(asker.order)
     usual = asker.order == "any" and asker.fills == "random"
@@ -128,13 +126,13 @@ def filled_in(c: MazesConfig) -> tuple[Mazes, np.ndarray, Asker, Filled]:
 def main(argv: list[str]) -> int:
     c = read(MazesConfig, argv, __doc__)
     check_writable(Path(f"{c.out}.png"))
-    task, rows, asker, filled = filled_in(c)
+    task, rows, asker, filled = fill_mazes(c)
     begun = templates(rows, task.T // 2)
     shape = (len(rows), task.height, task.width)
     exact = np.exp(task.log_probs(begun))[:, task.T // 2 :, PATH]
     densities = {"exact density": exact.reshape(shape)}
     if asker.order != "left_to_right":
-        densities["model's density"] = density(asker, begun).reshape(shape)
+        densities["model's density"] = path_density(asker, begun).reshape(shape)
     maze, answer = task.halves(filled.text.numpy())
     rank = task.halves(filled.rank.numpy())[1]
     plt = figures.pyplot()

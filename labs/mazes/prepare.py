@@ -6,7 +6,7 @@
 words-height=9-width=11-walls=4-seed=2. See labs.mazes.mazes for how mazes are drawn.
 
 Sequences lie back to back: block_size is their length, twice the cells of a maze. The maze is given
-(data.splits.Split): first in every order, without a loss, never scored.
+(data.corpus.Split): first in every order, without a loss, never scored.
 """
 
 import sys
@@ -21,8 +21,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from common.config import cli, read
-from data.corpus import Contents
-from data.settings import PrepareConfig
+from data.corpus import Contents, PrepareConfig
 from data.tokens import open_tokens
 from labs.mazes.mazes import Answers, Mazes
 from labs.sequences.exact import SequenceCorpus
@@ -55,7 +54,7 @@ class MazeSettings(GeneratorSettings):
     test: int = 1000
 
 
-class MazeCorpus(SequenceCorpus[MazesPrepareConfig, MazeSettings]):
+class MazeCorpus(SequenceCorpus):
     exact = Answers
 
     def task(self, source: str) -> Mazes:

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heads.base import Head, Targets, at, check_not_negative, check_positive, cross_entropy
+from heads.base import Gradient, Head, Targets, at, check_range, cross_entropy
 from heads.objectives import finite
-from heads.softmax import Gradient, Softmax, gradient_through
+from heads.softmax import Softmax, gradient_through
 
 # -----------------------------------------------------------------------------
 # p = softmax(u(z)) of another link u
@@ -19,7 +19,7 @@ class SoftCap(Softmax):
 
     def __init__(self, vocab_size: int, cap: float = 30.0):
         super().__init__(vocab_size)
-        check_positive(cap=cap)
+        check_range("(0, inf)", cap=cap)
         self.cap = cap
 
     def link(self, z: Tensor) -> Tensor:
@@ -41,9 +41,8 @@ class SigmoidCap(Softmax):
 
     def __init__(self, vocab_size: int, cap: float = 23.0, shift: float = 5.0, width: float = 7.5):
         super().__init__(vocab_size)
-        check_positive(cap=cap, width=width)
-        if not math.isfinite(shift):
-            raise ValueError(f"shift = {shift}: must be finite")
+        check_range("(0, inf)", cap=cap, width=width)
+        check_range("(-inf, inf)", shift=shift)
         self.cap, self.shift, self.width = cap, shift, width
 
     def link(self, z: Tensor) -> Tensor:
@@ -90,7 +89,7 @@ class ConfidencePenalty(Softmax):
 
     def __init__(self, vocab_size: int, beta: float = 0.1):
         super().__init__(vocab_size)
-        check_not_negative(beta=beta)
+        check_range("[0, inf)", beta=beta)
         self.beta = beta
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
@@ -108,7 +107,7 @@ class ZLoss(Softmax):
 
     def __init__(self, vocab_size: int, alpha: float = 1e-4):
         super().__init__(vocab_size)
-        check_not_negative(alpha=alpha)
+        check_range("[0, inf)", alpha=alpha)
         self.alpha = alpha
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
@@ -141,9 +140,7 @@ class Unlikelihood(Softmax):
 
     def __init__(self, vocab_size: int, alpha: float = 1.0, window: int = 0):
         super().__init__(vocab_size)
-        check_not_negative(alpha=alpha)
-        if window < 0:
-            raise ValueError(f"window = {window}: must be a number of tokens, or 0 for the whole context")
+        check_range("[0, inf)", alpha=alpha, window=window)
         self.alpha, self.window = alpha, window
 
     def targets(self, x: Tensor, y: Tensor) -> Targets:
@@ -182,7 +179,7 @@ class PowerLoss(Softmax):
 
     def __init__(self, vocab_size: int, alpha: float = 0.5):
         super().__init__(vocab_size)
-        check_positive(alpha=alpha)
+        check_range("(0, inf)", alpha=alpha)
         self.alpha = alpha
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:

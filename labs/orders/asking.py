@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from common.device import autocast
-from evaluate.scoring import scored
+from evaluate.scoring import score_windows
 from heads import Weights
 from labs.orders.readers import reader_of
 from labs.orders.trunk import MASKED, along, hide
@@ -66,13 +66,13 @@ def middle_bits(asker: Asker, windows: np.ndarray, gap: int, given: int = 0) -> 
                 return _last(shifted(torch.from_numpy(tokens)), gap)
             if asker.order == MASKED:
                 whole = windows[numbers % len(windows)]
-                return _hidden(whole, numbers, first, gap, side, size.vocab_size)
+                return _hide_gap(whole, numbers, first, gap, side, size.vocab_size)
             gap_last = *range(first), *range(first + gap, stop), *range(first, first + gap)
             path = np.tile(gap_last, (len(tokens), 1))
             return _last(along(tokens, path, size.vocab_size, size.block_size), gap)
 
         plan = list(range(len(windows) * (ROUNDS if asker.order == MASKED else 1)))
-        s = scored(asker.model, plan, read, asker.draws, asker.device, asker.dtype)
+        s = score_windows(asker.model, plan, read, asker.draws, asker.device, asker.dtype)
         return float(s.nll / s.tokens / np.log(2))
 
     return {side: bits(side) for side in sides}
@@ -84,7 +84,7 @@ def _last(r: Read, gap: int) -> Read:
     return r._replace(scored=(torch.arange(T) >= T - gap).expand(r.tokens.shape))
 
 
-def _hidden(tokens: np.ndarray, numbers: np.ndarray, first: int, gap: int, side: str, mask: int) -> Read:
+def _hide_gap(tokens: np.ndarray, numbers: np.ndarray, first: int, gap: int, side: str, mask: int) -> Read:
     """Some of the gap hidden and, where the left side is known alone, all that stands after it."""
     r = hide(tokens, numbers, np.full(len(tokens), first), first + gap, mask)
     if side == "left":

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labs.orders.readers import Hidden, MaskedReader, Reader, drawn, places_of
+from labs.orders.readers import Hidden, MaskedReader, Reader, draw_tokens, places_of
 from labs.orders.trunk import ORDERS
 from labs.sequences.questions import FREE
 
@@ -79,7 +79,7 @@ def uniform(shape: torch.Size, generator: torch.Generator | None) -> Tensor:
     return torch.rand(shape, generator=generator, dtype=torch.float64, device=device).cpu()
 
 
-def shuffled(text: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+def random_places(text: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
     """(the free places of each text in a random order, (B, F), how many (B,) they are); rows with fewer go on
     with other places."""
     free = text == FREE
@@ -91,7 +91,7 @@ def one_by_one(
     c: Conditionals, generator: torch.Generator | None = None, places: Tensor | None = None
 ) -> Filled:
     """One token a pass, at `places` (B, F) in their order; None: in random order."""
-    places = shuffled(c.text, generator)[0] if places is None else places
+    places = random_places(c.text, generator)[0] if places is None else places
     batch, free = Filling(c), c.text == FREE
     for at in places.split(1, 1):
         batch.rounds += 1
@@ -183,7 +183,7 @@ def burst(c: Conditionals, generator: torch.Generator | None = None) -> Filled:
 
     It does not keep the distribution: a rejected token is drawn again from p, not from what p lacks of q.
     """
-    return _in_bursts(c, lambda rows: shuffled(c.text, generator), generator, exact=False)
+    return _in_bursts(c, lambda rows: random_places(c.text, generator), generator, exact=False)
 
 
 def speculative(c: Conditionals, generator: torch.Generator | None = None, order: str = "random") -> Filled:
@@ -194,7 +194,7 @@ def speculative(c: Conditionals, generator: torch.Generator | None = None, order
     Source: Leviathan et al. 2023, arXiv 2211.17192, with the model of any order as its own draft.
     """
     if order == "random":
-        return _in_bursts(c, lambda rows: shuffled(c.text, generator), generator, exact=True)
+        return _in_bursts(c, lambda rows: random_places(c.text, generator), generator, exact=True)
     paths = paths_of(c, order, generator)
     return _in_bursts(c, lambda rows: free_along(c.text, paths[rows]), generator, exact=True)
 
@@ -243,5 +243,5 @@ def _with_residual(
     rest = (q - p).clamp(min=0)
     rest = torch.where(rest.sum(1, keepdim=True) > 0, rest, q)  # p and q differ by their rounding alone
     rejected = count < left
-    new = torch.where(rejected[:, None], drawn(rest, generator), tokens.gather(1, at[:, None]))
+    new = torch.where(rejected[:, None], draw_tokens(rest, generator), tokens.gather(1, at[:, None]))
     return tokens.scatter(1, at[:, None], new), count + rejected

@@ -24,14 +24,15 @@ from itertools import product
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 
 from common.config import Dtype, Field, Natural, Positive, Seed
 from common.device import get_device, get_dtype, settle_dtype
 from common.errors import UserError
 from common.log import Progress
+from data.corpus import corpus_of
 from data.held_out import HeldOut
-from data.prepared import corpus_of
 from evaluate.checks import check_comparable, check_planned, open_split
 from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.metrics import perplexity
@@ -40,11 +41,11 @@ from evaluate.scoring import score
 from evaluate.settings import run_seed
 from evaluate.store import Row
 from evaluate.summary import grouped
-from evaluate.views import Grid, View, mean, problems
+from evaluate.views import View, mean, problems, table
 from labs.orders.asking import Asker, divergence, middle_bits
 from labs.orders.filling import surest_first
 from labs.orders.readers import reader_of
-from labs.orders.samplers import points
+from labs.orders.samplers import sampler_points
 from labs.orders.trunk import MASKED, plan
 from labs.sequences.exact import Sequences
 from labs.sequences.questions import KINDS, Questions, questions, spread, templates
@@ -139,7 +140,7 @@ class OrdersSession(Session):
         if c.samplers and self.truth is None:
             raise no_truth(str(self.data.path.parent), self.length)
         corpus = {"block_size": self.length, "corpus": self.data.info["sha256"]}
-        self.settings = settings_of(c) | {"gaps": self.gaps, "dtype": self.dtype} | corpus
+        self.settings = orders_settings(c) | {"gaps": self.gaps, "dtype": self.dtype} | corpus
         self.reference_names = ("truth",) if self.truth else ()
 
     @cached_property
@@ -178,11 +179,11 @@ class OrdersSession(Session):
                 row[f"kl_{kind}_{share:.0%}"] = divergence(asker, q)["kl"]
         if c.samplers and self.truth and (asker.order != "left_to_right" or data.given):
             begun = templates(spread(data.ids, c.texts, self.length), data.given)
-            row["samplers"] = points(asker, self.truth, begun, run_seed(c.seed, ckpt.config))
+            row["samplers"] = sampler_points(asker, self.truth, begun, run_seed(c.seed, ckpt.config))
         return row
 
 
-def settings_of(c: OrdersConfig) -> dict[str, Any]:
+def orders_settings(c: OrdersConfig) -> dict[str, Any]:
     """What two rows must share to stand in one table, as far as the flags say it."""
     unsettled = {k for k in ("gaps", "dtype", "exact") if getattr(c, k) in ([], "auto", 0)}
     ignored = {"checkpoints", "data", "device", "out"} | unsettled
@@ -199,13 +200,13 @@ class OrdersMeasure(Measure):
             check_gaps(c, run["block_size"] - corpus_of(run["dataset"]).given(run["source"]))
             if c.samplers and not is_known(*corpus, run["block_size"]):
                 raise no_truth(" ".join(corpus).strip(), run["block_size"])
-        return settings_of(c)
+        return orders_settings(c)
 
     def view(self, rows: list[Row]) -> View:
         truth, sound = judgements(rows), [r for r in rows if "problem" not in r]
         samplers = [sampler_table(sound, truth)] if any("samplers" in r for r in sound) else []
         note = ["Mean ± half of the 95% interval: Student's t over the runs."]
-        return View([*tables(sound, truth), *samplers, *note, *problems(rows)])
+        return View([*tables(sound, truth), *samplers, *note, problems(rows)])
 
 
 def check_gaps(c: OrdersConfig, length: int) -> None:
@@ -218,7 +219,7 @@ def no_truth(corpus: str, length: int) -> UserError:
     return UserError(f"--samplers: nobody knows the truth of {corpus} in windows of {length} tokens")
 
 
-def tables(rows: list[Row], truth: dict[str, float]) -> list[Grid]:
+def tables(rows: list[Row], truth: dict[str, float]) -> list[pd.DataFrame]:
     """Perplexities and middles, then the distances to the truth: a line for each training, and one for the
     truth's own nll."""
     beginnings = ("ppl", "nll", "left_", "both_", "kl_")
@@ -234,7 +235,7 @@ def tables(rows: list[Row], truth: dict[str, float]) -> list[Grid]:
         if "nll" in truth and whole:
             lines.append(["truth", "", *(mean([truth["nll"]]) if k in whole else "" for k in part)])
         if part:
-            out.append(Grid(["", "runs", *(k.replace("_", " ") for k in part)], lines))
+            out.append(table(["", "runs", *(k.replace("_", " ") for k in part)], lines))
     return out
 
 
@@ -243,7 +244,7 @@ def judgements(rows: list[Row]) -> dict[str, float]:
     return next((r["judgements"] for r in rows if r.get("reference")), {})
 
 
-def sampler_table(rows: list[Row], truth: dict[str, float]) -> Grid:
+def sampler_table(rows: list[Row], truth: dict[str, float]) -> pd.DataFrame:
     judged, lines = [k for k in truth if k not in ("judged", "nll")], []
     keys = ["rounds", "evaluations", "tokens_a_pass", "ms_a_token", *judged, "judged"]
     for name, runs in grouped(rows).items():
@@ -251,7 +252,7 @@ def sampler_table(rows: list[Row], truth: dict[str, float]) -> Grid:
             timed = [p | {"ms_a_token": 1000 * p["seconds_a_token"]} for p in same]
             lines.append([name, same[0]["sampler"], *(mean([p[k] for p in timed if k in p]) for k in keys)])
     lines.append(["truth", "", "", "", "", "", *(f"{truth[k]:.4g}" for k in (*judged, "judged"))])
-    return Grid(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
+    return table(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
 
 
 MEASURE = OrdersMeasure()

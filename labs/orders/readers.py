@@ -136,7 +136,7 @@ class Reader(Conditionals):
         self.cache.length = int(self.read.max())
 
 
-def drawn(p: Tensor, generator: torch.Generator | None) -> Tensor:
+def draw_tokens(p: Tensor, generator: torch.Generator | None) -> Tensor:
     """`draw` (N, 1), of probabilities on the CPU with a generator anywhere."""
     return draw(p.to(generator.device) if generator else p, generator).cpu()
 
@@ -167,11 +167,11 @@ class Hidden:
     def draw(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """A token of each (B, F), and its probability."""
 
-        def drawn(p: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+        def draw_block(p: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
             token = draw(p, generator)
             return token, p.gather(1, token)
 
-        tokens, p = zip(*self._blocks(drawn))
+        tokens, p = zip(*self._blocks(draw_block))
         shape = self.hidden.shape[:2]
         return torch.cat(tokens).cpu().view(shape), torch.cat(p).cpu().double().view(shape)
 

@@ -25,10 +25,9 @@ from common.config import Dtype, Natural, Positive, Seed, Text, cli, read
 from common.device import float64_device, get_device, get_dtype, settle_dtype
 from common.errors import UserError
 from common.files import for_screen
-from data.prepared import tokenizer_of
-from evaluate.decoding import Decoding, drawn_by
+from data.corpus import tokenizer_of
+from evaluate.decoding import Decoding, decoding_flags, truncate
 from evaluate.sampling import weight_draws
-from evaluate.truncation import truncate
 from labs.orders import gaps
 from labs.orders.asking import Asker
 from labs.orders.filling import Filled, burst, diffusion, in_order, speculative, surest_first
@@ -61,10 +60,8 @@ class FillConfig(Decoding):
 
 def filler(c: FillConfig, kind: str, fills: str) -> Callable[..., Filled]:
     """The sampler that is asked for, for a trunk that is `any` or `masked` and `fills` in this order."""
-    if kind == "masked" and c.order in ("burst", "speculative"):
-        raise UserError(f"order = {c.order!r} is for a model of any order; of masked diffusion give --steps")
-    if c.steps and (kind != "masked" or c.order):
-        raise UserError(f"steps = {c.steps}: of masked diffusion, without --order")
+    if (kind == "masked" and c.order in ("burst", "speculative")) or (c.steps and kind != "masked"):
+        raise UserError(f"order = {c.order!r} is for a model of any order, --steps for masked diffusion")
     if c.steps:
         return partial(diffusion, steps=c.steps)
     if c.order == "speculative":
@@ -85,7 +82,7 @@ def main(argv: list[str]) -> int:
     reader = reader_of(model, text, draws, partial(truncate, c=c), dtype.name)
     asker = Asker(model, draws, device, dtype.name)
     fill = filler(c, asker.order, asker.fills)
-    print(f"{ckpt.path}: {drawn_by(c)}, seed {c.seed}; {dtype.name}: {dtype.reason}", file=sys.stderr)
+    print(f"{ckpt.path}: {decoding_flags(c)}, seed {c.seed}; {dtype.name}: {dtype.reason}", file=sys.stderr)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
     if c.density:
         print(gaps.density_table(reader, tokenizer, c.top))

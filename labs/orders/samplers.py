@@ -18,13 +18,13 @@ from labs.sequences.questions import FREE
 from labs.sequences.two_sided import TwoSided
 
 
-def left_to_right(c: Conditionals, generator: torch.Generator) -> Filled:
+def fill_left_to_right(c: Conditionals, generator: torch.Generator) -> Filled:
     return one_by_one(c, generator, places=places_of(c.text == FREE))
 
 
 # name -> sampler that fills in a text: for a model of any order, and for masked diffusion
 ANY: dict[str, Callable[..., Filled]] = {
-    "left to right": left_to_right,
+    "left to right": fill_left_to_right,
     "random order": one_by_one,
     "burst": burst,
     "speculative": speculative,
@@ -39,7 +39,7 @@ MASKED: dict[str, Callable[..., Filled]] = {
 }
 
 
-def continued(asker: Asker, text: torch.Tensor, generator: torch.Generator) -> Filled:
+def continue_texts(asker: Asker, text: torch.Tensor, generator: torch.Generator) -> Filled:
     """Texts as a model continues them that reads from left to right. The known places are the same in all
     texts, and all at the start."""
     known = int((text[0] != FREE).sum())
@@ -51,7 +51,7 @@ def continued(asker: Asker, text: torch.Tensor, generator: torch.Generator) -> F
     return Filled(written, rank, free, free)
 
 
-def write(sampler: Callable, asker: Asker, text: torch.Tensor, generator: torch.Generator) -> Filled:
+def write_texts(sampler: Callable, asker: Asker, text: torch.Tensor, generator: torch.Generator) -> Filled:
     """A batch of texts (B, T), filled in."""
     return sampler(reader_of(asker.model, text, asker.draws, dtype=asker.dtype), generator=generator)
 
@@ -59,11 +59,12 @@ def write(sampler: Callable, asker: Asker, text: torch.Tensor, generator: torch.
 def writers(order: str) -> dict[str, Callable[[Asker, torch.Tensor, torch.Generator], Filled]]:
     """The samplers of a trunk's order, by name."""
     if order == "left_to_right":
-        return {"left to right": continued}
-    return {name: partial(write, sampler) for name, sampler in (MASKED if order == "masked" else ANY).items()}
+        return {"left to right": continue_texts}
+    samplers = MASKED if order == "masked" else ANY
+    return {name: partial(write_texts, sampler) for name, sampler in samplers.items()}
 
 
-def points(
+def sampler_points(
     asker: Asker, truth: TwoSided, templates: np.ndarray, seed: int, batch: int = 16
 ) -> list[dict[str, Any]]:
     """A row for each sampler: rounds and model evaluations a text, tokens a pass, seconds a token, and the

@@ -99,7 +99,7 @@ class Order:
         return k, np.full(len(k), 2 * T / (most + 1)) if even else T / k
 
 
-def masked(
+def hide_places(
     tokens: np.ndarray, hidden: np.ndarray, counted: np.ndarray, weights: np.ndarray, mask: int
 ) -> Read:
     """`tokens` (B, T) with the id `mask` where `hidden` (B, T); `weights` (B,) of the losses that count."""
@@ -123,7 +123,7 @@ def hide(tokens: np.ndarray, numbers: np.ndarray, first: np.ndarray, stop: int, 
         counted[row, first[row] + places] = True
     hidden = counted.copy()
     hidden[:, stop:] = True
-    return masked(tokens, hidden, counted, free / count, mask)
+    return hide_places(tokens, hidden, counted, free / count, mask)
 
 
 def plan(c: GPTConfig, ids: np.ndarray, order: str, given: int = 0, words: str = "") -> Plan:
@@ -304,7 +304,7 @@ class Masked(GPT):
         counts, weights = order.hidden(step.number, step.rows.numpy(), step.batch, T)
         rngs = order.generators(step.number, step.rows.numpy())
         hidden = np.pad([rng.permutation(T) < k for rng, k in zip(rngs, counts)], ((0, 0), (given, 0)))
-        return masked(tokens, hidden, hidden, weights, self.config.vocab_size)
+        return hide_places(tokens, hidden, hidden, weights, self.config.vocab_size)
 
     def plans(self, ids: np.ndarray, given: int = 0) -> dict[str, Plan]:
         return {MASKED: plan(self.config, ids, MASKED, given, " at most (NELBO)")}

@@ -20,18 +20,17 @@ from torch import Tensor
 from common.device import to_float64
 from common.errors import UserError
 from common.log import Progress
-from data.prepared import tokenizer_of
+from data.corpus import tokenizer_of
 from data.tokenizers import ids_of
 from data.tokens import open_tokens
 from evaluate import metrics
 from evaluate.columns import Column
-from evaluate.diversity import SPACED
-from evaluate.sampling import WEIGHT_DRAWS
+from evaluate.diversity import SPACED, cut
+from evaluate.sampling import WEIGHT_DRAWS, held_out_prompts
 from evaluate.scoring import windows
 from evaluate.settings import Settings
 from evaluate.statistics import half_sampling_interval
-from evaluate.text_numbers import Data
-from evaluate.texts import cut, decode, held_out_prompts
+from evaluate.text_numbers import Data, decode
 from training.checkpoint import find, is_run, load_model, weights_digest
 
 LONGEST = 1024  # tokens that a model reads if its configuration names no limit
@@ -94,10 +93,7 @@ class FolderScorer:
                 raise UserError(f"its tokenizer has {len(tokenizer)} tokens, its model {rows}")
         except Exception as e:  # transformers raises many kinds; the user needs one line of them
             why = str(e).splitlines()[0] if str(e) else type(e).__name__
-            raise UserError(
-                f"the scorer {path} cannot be loaded as a causal language model of transformers ({why}); of "
-                "one of our runs give the run's own folder, not its export"
-            ) from e
+            raise UserError(f"the scorer {path} is no run and no causal language model ({why})") from e
         self.name, self.device = Path(path).resolve().name, device
         self.model, self.tokenizer = model.eval().requires_grad_(False).to(device), tokenizer
         self.context = getattr(model.config, "max_position_embeddings", None) or LONGEST
@@ -134,11 +130,9 @@ def continuation_nll(scorer: Scorer, prompt: str, text: str) -> tuple[float, int
     """(sum of -log p in nats, count) of the tokens of `text` after `prompt`.
 
     Both are encoded by themselves. If they do not fit the scorer's context, windows advance by half of it.
-    ValueError for a prompt without a token: the first token of the text would be given nothing.
     """
     before, after = scorer.start + scorer.encode(prompt), scorer.encode(text)
-    if not before:
-        raise ValueError("a prompt is empty: generative perplexity is that of a text after its prompt")
+    assert before  # else the first token of the text would be given nothing
     ids, nll = torch.tensor(before + after), 0.0
     for start, first in windows(len(ids), scorer.context, max(1, scorer.context // 2)) if after else ():
         log_p = scorer.log_p(ids[start : start + scorer.context + 1])

@@ -10,12 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from data.corpus import Config, Contents
-from labs.sequences.generated import GeneratedCorpus, Settings, drawn_splits
+from data.corpus import Contents
+from labs.sequences.generated import GeneratedCorpus, drawn_splits
 
 UNKNOWN = -1
 DRAWN = 1024  # sequences at a time
@@ -201,7 +201,7 @@ def mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
 
-class SequenceCorpus(GeneratedCorpus[Config, Settings]):
+class SequenceCorpus(GeneratedCorpus):
     """Sequences of a task whose distributions are known, back to back, with nothing between them.
 
     Windows of block_size = T are whole sequences. One token more stands at the end, as the last window needs
@@ -224,11 +224,10 @@ class SequenceCorpus(GeneratedCorpus[Config, Settings]):
         names, settings = self.read_source(source)
         return " ".join([*names, str(settings)])
 
-    def lasting_source(self, c: Config) -> str | None:
-        return self.record(vars(c)["source"])
+    def lasting_source(self, c: Any) -> str | None:
+        return self.record(c.source)
 
-    def contents(self, c: Config) -> Contents:
-        source = vars(c)["source"]
-        task, settings = self.task(source), self.read_source(source)[1]
-        splits = drawn_splits(partial(lines, task), settings, length=task.T, given=self.given(source))
-        return Contents(self.record(source), splits, task.words)
+    def contents(self, c: Any) -> Contents:
+        task, settings = self.task(c.source), self.read_source(c.source)[1]
+        splits = drawn_splits(partial(lines, task), settings, length=task.T, given=self.given(c.source))
+        return Contents(self.record(c.source), splits, task.words)

@@ -6,26 +6,22 @@ the prepared folder's name: folders of several settings stand side by side.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from data.corpus import Config, Corpus
-from data.prepared import SPLITS
-from data.splits import Split
+from data.corpus import SPLITS, Corpus, PrepareConfig, Split
 from labs.sequences.settings import GeneratorSettings
 
-Settings = TypeVar("Settings", bound=GeneratorSettings)
 
-
-class GeneratedCorpus(Corpus[Config], Generic[Config, Settings]):
+class GeneratedCorpus(Corpus):
     """A corpus of words of its own, which `settings` decide. The record has all of them."""
 
     own_words = True
 
-    def __init__(self, file: str, config: type[Config], settings: type[Settings]):
+    def __init__(self, file: str, config: type[PrepareConfig], settings: type[GeneratorSettings]):
         super().__init__(file, config)
-        self.settings = settings
+        self.settings: Any = settings
 
-    def read_source(self, source: str) -> tuple[Sequence[str], Settings]:
+    def read_source(self, source: str) -> tuple[Sequence[str], Any]:
         """The names with which `source` begins, and its settings. `source` is the user's, or the record's.
 
         UserError for what is no source of this corpus.

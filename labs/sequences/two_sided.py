@@ -4,8 +4,8 @@ from typing import Protocol
 
 import numpy as np
 
+from data.corpus import corpus_of
 from data.held_out import HeldOut
-from data.prepared import corpus_of
 
 
 class TwoSided(Protocol):

@@ -18,7 +18,7 @@ if __name__ == "__main__":
 
 from common.config import cli, read
 from common.errors import UserError
-from data.settings import PrepareConfig
+from data.corpus import PrepareConfig
 from labs.sequences.exact import SequenceCorpus
 from labs.sequences.settings import GeneratorSettings
 from labs.synthetic.tasks import TASKS, PaperTask
@@ -49,7 +49,7 @@ class SyntheticSettings(GeneratorSettings):
     test: int = 1000
 
 
-class SyntheticCorpus(SequenceCorpus[SyntheticConfig, SyntheticSettings]):
+class SyntheticCorpus(SequenceCorpus):
     def read_source(self, source: str) -> tuple[list[str], SyntheticSettings]:
         name, _, settings = (source.strip() or DEFAULT).partition(" ")
         if name not in TASKS:

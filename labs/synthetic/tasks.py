@@ -58,7 +58,7 @@ class Product(PaperTask):
         return BurstSteps(1.0, 0.0)
 
 
-class Step(PaperTask):
+class StepFunction(PaperTask):
     """Zeros with one run of `run` ones, at each of the T - run + 1 places with the same probability."""
 
     def __init__(self, T: int, run: int = 10):
@@ -167,7 +167,7 @@ class Walk(Chain, PaperTask):
 # what makes each of a length
 TASKS: dict[str, Callable[[int], PaperTask]] = {
     "product": Product,
-    "step": Step,
+    "step": StepFunction,
     "permutation": Permutation,
     "walk": Walk,
 }

@@ -27,16 +27,8 @@ from common.errors import UserError
 from common.files import unfinished
 from common.hub import endpoint
 from common.places import CODE
-from data.prepared import tokenizer_of
-from data.tokenizers import (
-    LINE,
-    BPETokenizer,
-    ByteTokenizer,
-    FileTokenizer,
-    GPT2Tokenizer,
-    SavedTokenizer,
-    Tokenizer,
-)
+from data.corpus import tokenizer_of
+from data.tokenizers import LINE, BPETokenizer, ByteTokenizer, FileTokenizer, GPT2Tokenizer, Tokenizer
 from evaluate.settings import run_seed
 from heads import Projection, Softmax
 from labs.transformers.card import card
@@ -80,10 +72,7 @@ def push(folder: str | Path, name: str, private: bool = False) -> str:
         api.upload_folder(repo_id=name, folder_path=folder, commit_message="Export of nanoHeads")
     except Exception as error:  # its client raises many kinds; the user needs one line of them
         why = " ".join(str(error).replace(token or "\0", "TOKEN").split()) or type(error).__name__
-        raise UserError(
-            f"{endpoint()} did not take {name}: {why}. The folder {folder} is whole: "
-            f"`hf upload {name} {folder}` sends it again"
-        ) from None
+        raise UserError(f"{endpoint()} did not take {name}: {why}; the folder {folder} is whole") from None
     return f"{endpoint()}/{name}"
 
 
@@ -157,9 +146,7 @@ def export(
     model, ckpt = load_model(path)
     trunk, config = model.trunk, ckpt.config
     if not isinstance(trunk, GPT):
-        raise UserError(
-            f"{ckpt.path} has the trunk {config['trunk']!r}: GPT-2's and its kind can be exported"
-        )
+        raise UserError(f"{ckpt.path}: trunk = {config['trunk']!r} is not of GPT-2's kind")
     tokenizer, aside, plain = tokenizer_of(ckpt), unfinished(folder), is_gpt2(model)
     end, unused = special_tokens(tokenizer)
     pad = unused if plain else PAD
@@ -177,19 +164,17 @@ def export(
         (aside / "README.md").write_text(card(ckpt, plain, samples, seed, home), encoding="utf-8")
     try:
         aside.rename(folder)
-    except OSError:
+    except OSError:  # another export has made it
         shutil.rmtree(aside)
-        if folder.exists():  # of another export
-            raise UserError(f"{folder} exists: give the name of a new folder") from None
         raise
 
 
 def id_of(token: str, tokenizer: Tokenizer) -> int | None:
     """None for no token, at which `generate` then does not stop."""
-    return tokenizer.model.token_to_id(token) if isinstance(tokenizer, SavedTokenizer) else GPT2_END
+    return GPT2_END if isinstance(tokenizer, GPT2Tokenizer) else tokenizer.model.token_to_id(token)
 
 
-def listed(folder: Path) -> list[str]:
+def size_lines(folder: Path) -> list[str]:
     """A line for each file: its size and name."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return [f"{path.stat().st_size:>12,} bytes  {path.relative_to(folder).as_posix()}" for path in files]
@@ -202,7 +187,7 @@ def main(argv: list[str]) -> int:
     export(c.run, c.folder, c.samples, c.seed, c.push or "FOLDER")
     print(f"wrote {c.folder}")
     if c.dry_run:
-        print(f"would send to {endpoint()}/{c.push}:", *listed(Path(c.folder)), sep="\n  ")
+        print(f"would send to {endpoint()}/{c.push}:", *size_lines(Path(c.folder)), sep="\n  ")
         print("", (Path(c.folder) / "README.md").read_text(encoding="utf-8"), sep="\n")
     elif c.push:
         print(f"sent to {push(c.folder, c.push, c.private)}")

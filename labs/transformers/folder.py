@@ -42,7 +42,7 @@ def write_code(lm: LanguageModel, folder: Path) -> None:
         code = re.sub(r"^( *)from (heads|model) import", r"\1from .\2 import", code, flags=re.MULTILINE)
         code = re.sub(r"^( *)from \. import", r"\1from .heads import", code, flags=re.MULTILINE)
         # not needed there; transformers demands all packages that are not imported in a `try`
-        code = re.sub(r"^( *)(import torchbnn|from runtime\..*)$", TRY, code, flags=re.MULTILINE)
+        code = re.sub(r"^( *)(import torchbnn|from common\..*)$", TRY, code, flags=re.MULTILINE)
         (folder / name).write_text(code, encoding="utf-8")
     with open(folder / MODELING.name, "a", encoding="utf-8") as file:
         file.write("\n# transformers before 5.23 copies what this file imports, not what those files do\n")

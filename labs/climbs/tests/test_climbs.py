@@ -3,7 +3,6 @@
 import gzip
 import json
 import math
-from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -11,21 +10,21 @@ import torch
 
 import table
 from common.errors import UserError
+from data.corpus import SPLITS, prepared
 from data.held_out import open_held_out
-from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
 from evaluate.store import Store
 from labs.climbs import records
 from labs.climbs.prepare import corpus as climbs
 from labs.climbs.rates import HIGHEST, LENGTH, LOWEST, RATES, WORDS, tokens_of
+from labs.climbs.rest import measure as rest
+from labs.climbs.rest.rest import can_be_asked, density, rest_nats, sample_rest
 from labs.climbs.simulated import Climbs
 from labs.orders.filling import paths_of
 from labs.orders.readers import reader_of
-from labs.orders.samplers import left_to_right
+from labs.orders.samplers import fill_left_to_right
 from labs.orders.tests.test_trunk import asker, log_p, model_of, of_order
 from labs.orders.trunk import along
-from labs.rest import measure as rest
-from labs.rest.rest import can_be_asked, density, rest_nats, sample_rest
-from labs.sequences.exact import UNKNOWN, Chain, Sequences
+from labs.sequences.exact import UNKNOWN
 from labs.sequences.questions import FREE
 from labs.sequences.two_sided import two_sided
 from tests.fixtures import train_on
@@ -34,64 +33,6 @@ SIZES = "simulated length=8 train=30 validation=6 test=12"
 
 
 # ---- the truth -----------------------------------------------------------------------------------
-
-
-def small_chain() -> Chain:
-    """Four hidden states that show three tokens, some steps impossible."""
-    rng = np.random.default_rng(0)
-    step = rng.random((4, 4)) * (rng.random((4, 4)) < 0.7) + np.eye(4)
-    first = np.array([0.5, 0.3, 0.2, 0.0])
-    return Chain(5, ["a", "b", "c"], first, step / step.sum(1, keepdims=True), np.array([0, 1, 1, 2]))
-
-
-@pytest.fixture(scope="module")
-def enumerated() -> tuple[Chain, np.ndarray, np.ndarray]:
-    """The chain, all sequences of its tokens (V^T, T), and the probability of each: a sum over all paths."""
-    chain = small_chain()
-    every = np.array(list(product(range(3), repeat=5)))
-    p = np.zeros(len(every))
-    for path in product(range(4), repeat=5):
-        of_path = chain.first[path[0]] * math.prod(chain.step[a, b] for a, b in pairwise(path))
-        p[(chain.token[list(path)] == every).all(1)] += of_path
-    return chain, every, p
-
-
-@pytest.mark.parametrize("given", [1, 2])
-def test_what_is_given_is_not_counted(enumerated, given):
-    chain, every, p = enumerated
-    begins = (every[:, None, :given] == every[None, :, :given]).all(2)
-    possible = p > 0
-    expected = np.log((begins @ p)[possible] / p[possible])
-    truth = Sequences(chain, given)
-    np.testing.assert_allclose(truth.nats(every[possible]), expected, rtol=1e-12)
-    begun = begins @ p > 0
-    judged = truth.judge(every[begun])
-    assert judged["validity"] == possible[begun].mean()
-    assert judged["true_nll"] == pytest.approx(expected.mean())
-
-
-def test_a_chain_by_enumeration(enumerated):
-    chain, every, p = enumerated
-    assert p.sum() == pytest.approx(1) and (p == 0).any()
-    with np.errstate(divide="ignore"):
-        np.testing.assert_allclose(chain.log_prob(every), np.log(p), rtol=1e-12)
-    rng = np.random.default_rng(1)
-    for known in product([False, True], repeat=5):
-        rows = np.where(known, chain.sample(3, rng), UNKNOWN)
-        agree = ((rows[:, None] == every) | (rows[:, None] == UNKNOWN)).all(2) * p
-        np.testing.assert_allclose(chain.log_evidence(rows), np.log(agree.sum(1)), rtol=1e-12, atol=1e-14)
-        exact = np.stack([agree @ (every == v) for v in range(3)], 2) / agree.sum(1)[:, None, None]
-        np.testing.assert_allclose(np.exp(chain.log_probs(rows)), exact, rtol=1e-12, atol=1e-14)
-
-
-def test_samples_of_a_chain(enumerated):
-    chain, every, p = enumerated
-    x = chain.sample(20_000, np.random.default_rng(2))
-    counts = np.bincount(x @ 3 ** np.arange(5)[::-1], minlength=len(every))
-    assert not counts[p == 0].any()
-    expected = p[p > 0] * len(x)
-    statistic, freedom = ((counts[p > 0] - expected) ** 2 / expected).sum(), (p > 0).sum() - 1
-    assert abs(statistic - freedom) < 5 * math.sqrt(2 * freedom)
 
 
 def test_simulated_climbs_are_possible_and_keep_the_chain_rule():
@@ -194,19 +135,13 @@ def test_splits_are_by_aircraft(source, tmp_path):
     assert len(set.union(*seen.values())) == 12
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda content: content[:-100],
-        lambda content: content.replace(b"vertical_rate", b"rate"),
-        lambda content: json.dumps(flight("a", climb_of())).encode(),  # one climb, too few
-    ],
-)
-def test_files_that_cannot_be_used(source, tmp_path, change):
-    source.write_bytes(gzip.compress(change(gzip.decompress(source.read_bytes()))))
-    with pytest.raises(UserError, match="flights"):
-        climbs.prepare(tmp_path / "words", "words", str(source))
-    assert not (tmp_path / "words").exists()
+def test_files_that_cannot_be_used(source, tmp_path):
+    whole, few = gzip.decompress(source.read_bytes()), json.dumps(flight("a", climb_of())).encode()
+    for content in (whole[:-100], whole.replace(b"vertical_rate", b"rate"), few):
+        source.write_bytes(gzip.compress(content))
+        with pytest.raises(UserError, match="flights"):
+            climbs.prepare(tmp_path / "words", "words", str(source))
+        assert not (tmp_path / "words").exists()
 
 
 # ---- the simulated corpus ------------------------------------------------------------------------
@@ -216,19 +151,6 @@ def test_files_that_cannot_be_used(source, tmp_path, change):
 def folder(tmp_path_factory):
     """Read only."""
     return prepared("climbs", "words", SIZES, tmp_path_factory.mktemp("data"))
-
-
-def test_the_simulated_corpus(folder):
-    assert folder == folder_of("climbs", "words", SIZES, folder.parents[1])
-    assert folder.name == "words-simulated-length=8-train=30-validation=6-test=12"
-    assert load_tokenizer(folder).words == WORDS
-    for split, count in zip(SPLITS, (30, 6, 12)):
-        held = open_held_out(folder / f"{split}.bin")
-        truth = two_sided(held, "climbs", 8)
-        assert isinstance(truth, Sequences) and two_sided(held, "climbs", 16) is None
-        rows = held.ids[:-1].reshape(count, 8).astype(int)
-        whole = -Climbs(8).log_prob(rows).mean()
-        assert truth.judge(rows)["validity"] == 1 and truth.judge(rows)["true_nll"] < whole - 1
 
 
 # ---- the rest of a climb -------------------------------------------------------------------------
@@ -258,12 +180,15 @@ def test_nats_of_the_rest(order):
     assert rest_nats(who, text, whole) == pytest.approx(want / int((~known).sum() * 3), rel=1e-5)
     filled = sample_rest(who, text, seed=1)
     assert (filled[:, known] == whole[:, known]).all() and (filled >= 0).all()
+    telling = ([1, 2, FREE], [1, FREE, 2], [FREE, 1, 2], [FREE] * 3)
+    can = [can_be_asked(who, torch.tensor([row])) for row in telling]
+    assert can == [True, *[order != "left_to_right"] * 3]
     if order == "any":  # a run of another order fills in by its own
         model.trunk.fills = "left_to_right"
         filled = sample_rest(who, text, seed=1)
         reader, generator = reader_of(who.model, text, who.draws), torch.Generator().manual_seed(1)
         paths_of(reader, "left_to_right", generator)  # which draws a number for its paths
-        assert torch.equal(filled, left_to_right(reader, generator).text)
+        assert torch.equal(filled, fill_left_to_right(reader, generator).text)
 
 
 @torch.no_grad()
@@ -276,13 +201,6 @@ def test_the_density_of_known_and_unknown_places():
     # a place is asked apart from the others: what stands at another free one makes no difference
     alone = reader_of(who.model, text, who.draws).each(torch.tensor([[2]])).row(torch.tensor([0]))
     torch.testing.assert_close(p[:, 2], alone, rtol=1e-5, atol=1e-7)
-
-
-def test_a_left_to_right_model_can_be_told_the_start_alone():
-    who = asker(model_of("left_to_right", length=6, vocab=5))
-    for row, can in (([1, 2, FREE], True), ([1, FREE, 2], False), ([FREE, 1, 2], False), ([FREE] * 3, False)):
-        assert can_be_asked(who, torch.tensor([row])) == can
-    assert can_be_asked(asker(model_of("any", length=6, vocab=5)), torch.tensor([[1, FREE, 2]]))
 
 
 def test_errors_of_the_exact_posterior():
@@ -340,13 +258,3 @@ def test_the_measure(runs, tmp_path):
     )
     with pytest.raises(UserError, match="corpus"):  # other climbs
         table.main([*runs, *FLAGS, f"--out={out}"])
-
-
-def test_what_cannot_be_measured_is_refused(runs, trained):
-    for argv, key in (
-        ([runs[1], "--climb=10"], "climb"),
-        ([runs[1], "--samples=1"], "samples"),
-        ([str(trained)], "trained"),
-    ):
-        with pytest.raises(UserError, match=key):
-            table.main([*FLAGS, *argv])

@@ -1,8 +1,5 @@
 """The images measure: Frechet distance, precision and recall where they are known, and rows of a tiny run."""
 
-import json
-import shutil
-
 import numpy as np
 import pytest
 from scipy.linalg import sqrtm
@@ -10,15 +7,13 @@ from scipy.linalg import sqrtm
 import train
 from common.config import read
 from common.errors import UserError
-from evaluate.jobs import Run
 from evaluate.measure import evaluate
-from evaluate.settings import TableConfig
 from evaluate.store import Store
 from labs.classes.sets import Images
-from labs.image_tokens.prepare import corpus as image_tokens
-from labs.image_tokens.tests.test_image_tokens import LOSSLESS, folder, here, images, run  # noqa: F401
-from labs.images.measure import MEASURE, TITLES, ImagesConfig, load_classifier
-from labs.images.quality import Seen, frechet, halves, judged, moments, precision_recall
+from labs.images.image_tokens.prepare import corpus as image_tokens
+from labs.images.measure import MEASURE, TITLES
+from labs.images.quality import Seen, frechet, halves, moments, precision_recall, quality_numbers
+from labs.images.tests.test_image_tokens import LOSSLESS, folder, here, images, run  # noqa: F401
 
 
 def test_frechet_is_scipys(seed=0):
@@ -55,7 +50,7 @@ def test_precision_and_recall_by_hand():
 def test_judged_of_the_same_images():
     rng = np.random.default_rng(0)
     same = Seen(rng.normal(size=(20, 3)), np.arange(20) % 4)
-    got = judged(same, same, np.arange(20) % 2)
+    got = quality_numbers(same, same, np.arange(20) % 2)
     assert got["fd"] == pytest.approx(0, abs=1e-9)
     assert (got["precision"], got["recall"], got["accuracy"]) == (100, 100, 50)
 
@@ -105,45 +100,10 @@ def test_a_table_has_its_rows_and_keeps_them(run, here, classifier, tmp_path):  
         measure(*argv, "--images=10", f"--out={out}")
 
 
-@pytest.mark.parametrize("layers", ["{}x9999999999", "FC[999999999]", "FC[999999999] FC[6]", 7])
-def test_sizes_of_a_foreign_classifier_are_checked(classifier, images, tmp_path, layers):  # noqa: F811
-    """Before anything of such a size is made."""
-    shutil.copytree(classifier, tmp_path / "cnn")
-    path = tmp_path / "cnn/best/config.json"
-    changed = {"trunk_args": {"layers": layers, "shape": [1, 8, 8]}}
-    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
-    with pytest.raises(ValueError, match="layers|config.json"):
-        load_classifier(str(tmp_path / "cnn"), images)
-
-
-@pytest.mark.parametrize("flag", ["classifier=nosuch", "classifier=RUN", "images=3", "cfg=0", "data=nosuch"])
-def test_what_cannot_be_measured_is_said(run, here, classifier, trained, flag):  # noqa: F811
-    with pytest.raises((UserError, OSError), match=f"{flag.partition('=')[0]}|nosuch"):
-        measure(str(run), f"--classifier={classifier}", "--device=cpu", f"--{flag.replace('RUN', str(run))}")
-    with pytest.raises(UserError, match="image tokens"):
-        measure(str(trained), f"--classifier={classifier}", "--device=cpu")
-
-
 @pytest.mark.parametrize("split", ["test", "train"])  # of which the classifier and the codes have no image
 def test_other_images_are_refused(run, images, classifier, tmp_path, monkeypatch, split):  # noqa: F811
     other = images._replace(**{split: images.validation})
-    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: other)
+    monkeypatch.setattr("labs.images.image_tokens.prepare.open_images", lambda *_: other)
     data = [f"--data={image_tokens.prepare(tmp_path / 'words', 'words', LOSSLESS)}"] * (split == "train")
     with pytest.raises(UserError):
         measure(str(run), f"--classifier={classifier}", "--device=cpu", *data)
-
-
-@pytest.mark.parametrize(
-    "overlay, flags",
-    [
-        ("tiny", ""),
-        ("mnist_tokens", "--trunk=masked"),
-        ("mnist_tokens", "--source='digits vq drop=0'"),
-        ("mnist_tokens", "--source='files codes=9 classes=2 in=DIR'"),
-        ("mnist_tokens", "--source='cifar10 vq'"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused_before_any_training(classifier, overlay, flags):
-    wanted = Run.make("baseline", 1, TableConfig(overlay=overlay, flags=flags)).wanted
-    with pytest.raises(UserError):
-        MEASURE.check(ImagesConfig([], classifier=str(classifier)), [wanted])

@@ -30,15 +30,14 @@ from common.errors import UserError
 from common.log import Progress
 from data.held_out import HeldOut, Truth
 from evaluate.checks import check_comparable, check_planned, open_split
-from evaluate.decoding import Decoding
+from evaluate.decoding import Decoding, truncate
 from evaluate.measure import Measure, NamedRun, Session, open_runs
+from evaluate.metrics import Window, document_windows
 from evaluate.sampling import weight_draws
 from evaluate.scoring import document_blocks, spread, truth_blocks
 from evaluate.store import Row
 from evaluate.summary import grouped
-from evaluate.truncation import truncate
-from evaluate.views import Grid, View, mean, problems
-from evaluate.windows import Window, document_windows
+from evaluate.views import View, mean, problems, table
 from labs.known_language.grammar.truth import KIND
 from model import context
 from training.checkpoint import Degenerate, load_model
@@ -72,7 +71,9 @@ class DecodingConfig:
     # fmt: on
 
 
-def grid(temperatures: list[float], alone: list[float], cuts: dict[str, list[float]]) -> list[dict[str, Any]]:
+def point_settings(
+    temperatures: list[float], alone: list[float], cuts: dict[str, list[float]]
+) -> list[dict[str, Any]]:
     """The settings of each point: temperatures alone, then each cut after each of `temperatures`."""
     out: list[dict[str, Any]] = [{"temperature": t} for t in sorted({*alone, *temperatures})]
     after = [(t, cut) for t in temperatures for cut in cuts]
@@ -83,7 +84,7 @@ def grid(temperatures: list[float], alone: list[float], cuts: dict[str, list[flo
 # The numbers
 
 
-def numbers(q: Tensor, p: Tensor) -> dict[str, Tensor]:
+def position_numbers(q: Tensor, p: Tensor) -> dict[str, Tensor]:
     """NUMBERS (N,) at some positions, of q against p, (N, V) each."""
     entropy, dot = lambda x: torch.special.entr(x).sum(1), torch.linalg.vecdot
     return {
@@ -98,7 +99,7 @@ def numbers(q: Tensor, p: Tensor) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def measured(blocks: Blocks, truth: Truth, points: list[dict[str, Any]]) -> dict[str, list[float]]:
+def average_numbers(blocks: Blocks, truth: Truth, points: list[dict[str, Any]]) -> dict[str, list[float]]:
     """NUMBERS of each point, means over the positions of `blocks` (evaluate.scoring)."""
     sums, count = {key: np.zeros(len(points)) for key in NUMBERS}, 0
     for at, log_m in blocks:
@@ -107,7 +108,7 @@ def measured(blocks: Blocks, truth: Truth, points: list[dict[str, Any]]) -> dict
         ps = torch.from_numpy(truth.probs(at)).to(log_m)
         for log_part, p in zip(log_m.split(32), ps.split(32)):  # which stay in the cache of a core
             for i, c in enumerate(points):
-                for key, value in numbers(truncate(log_part, Decoding(**c)), p).items():
+                for key, value in position_numbers(truncate(log_part, Decoding(**c)), p).items():
                     sums[key][i] += value.sum().item()
         count += len(at)
     return {key: [float(f"{round(x, 9):.5g}") for x in (s / count).tolist()] for key, s in sums.items()}
@@ -134,10 +135,10 @@ class DecodingSession(Session):
         }
         for data in self.data.values():
             if data.truth is None:
-                raise no_truth(str(data.path.parent))
+                raise unknown_truth(str(data.path.parent))
         self.block_size = min(context(run.ckpt.config) for run in runs)
         hashes = {split: data.info["sha256"] for split, data in self.data.items()}
-        self.settings = settings_of(c) | {"block_size": self.block_size, "dtype": self.dtype, **hashes}
+        self.settings = decoding_settings(c) | {"block_size": self.block_size, "dtype": self.dtype, **hashes}
 
     def references(self) -> list[Row]:
         """The truth as a model: what a cut takes from it."""
@@ -155,18 +156,18 @@ class DecodingSession(Session):
         return self._both(blocks)
 
     def _both(self, blocks: Callable[[Any, list[Window]], Blocks]) -> Row:
-        out, points = {}, grid(self.c.temperatures, ALONE, VALUES)
+        out, points = {}, point_settings(self.c.temperatures, ALONE, VALUES)
         for split, data in self.data.items():
             plan = document_windows(np.flatnonzero(data.ids == data.truth.end), self.block_size)
-            out[split] = measured(blocks(data, spread(plan, self.c.windows)), data.truth, points)
+            out[split] = average_numbers(blocks(data, spread(plan, self.c.windows)), data.truth, points)
         return out
 
 
-def no_truth(corpus: str) -> UserError:
+def unknown_truth(corpus: str) -> UserError:
     return UserError(f"dataset = {corpus}: the decoding measure needs a language whose truth is known")
 
 
-def settings_of(c: DecodingConfig) -> dict[str, Any]:
+def decoding_settings(c: DecodingConfig) -> dict[str, Any]:
     """What two rows must share to stand in one table, as far as the flags say it."""
     shared = {key: getattr(c, key) for key in ("temperatures", "windows", "samples", "seed")}
     return shared | {"alone": ALONE, "cuts": VALUES}
@@ -181,7 +182,7 @@ class Points:
 
     def __init__(self, runs: list[Row]):
         self.runs, self.settings = runs, runs[0]["settings"]
-        self.points = grid(*(self.settings[key] for key in ("temperatures", "alone", "cuts")))
+        self.points = point_settings(*(self.settings[key] for key in ("temperatures", "alone", "cuts")))
 
     def values(self, point: int, key: str = "tv", split: str = "test") -> list[float]:
         """One of NUMBERS at a point."""
@@ -230,8 +231,8 @@ class DecodingMeasure(Measure):
     def check(self, c: DecodingConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         check_planned(wanted)
         if others := {config["dataset"] for config in wanted} - {KIND}:
-            raise no_truth(min(others))
-        return settings_of(c)
+            raise unknown_truth(min(others))
+        return decoding_settings(c)
 
     def view(self, rows: list[Row]) -> View:
         """Each row's samplers at their best values, and TV at equal entropy."""
@@ -243,7 +244,7 @@ class DecodingMeasure(Measure):
             for t in temperatures:
                 each = [*groups.items(), ("truth", truth)]
                 lines = [line for name, g in each for line in best_lines(name, g, t)]
-                parts += [f"### After temperature {t:g}", Grid(head, lines, "numbers")]
+                parts += [f"### After temperature {t:g}", table(head, lines)]
             samplers = [("temperature", 1.0), *((s, t) for t in temperatures for s in cuts)]
             for share in SHARES:
                 h = share * truth.values(truth.of("none", 1.0)[0], "entropy")[0]
@@ -252,7 +253,7 @@ class DecodingMeasure(Measure):
                     for s, t in samplers
                 ]
                 title = f"### TV where {share:.0%} of the truth's entropy is left, {h:.3f} nats"
-                parts += [title, Grid(["", *groups], lines, "numbers")]
+                parts += [title, table(["", *groups], lines)]
         return View([*parts, problems(rows)])
 
 

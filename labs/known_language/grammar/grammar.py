@@ -199,7 +199,7 @@ def _classes(s: LanguageSettings) -> list[tuple[str, list[str], np.ndarray]]:
     return [*out, ("end", [END], np.ones((X, 1)))]
 
 
-def build(s: LanguageSettings) -> tuple[list[str], Machine]:
+def build_language(s: LanguageSettings) -> tuple[list[str], Machine]:
     """The words (V,) and the machine of the language: a pure function of the settings.
 
     The sizes of the splits do not matter.

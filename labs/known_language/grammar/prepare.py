@@ -18,11 +18,9 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from common.config import cli, read
-from data.corpus import Contents
-from data.prepared import SPLITS
-from data.settings import PrepareConfig
+from data.corpus import SPLITS, Contents, PrepareConfig
 from data.tokens import open_tokens
-from labs.known_language.grammar.grammar import END, LanguageSettings, build, documents
+from labs.known_language.grammar.grammar import END, LanguageSettings, build_language, documents
 from labs.known_language.grammar.machine import Machine
 from labs.known_language.grammar.truth import write_truth
 from labs.sequences.generated import GeneratedCorpus, drawn_splits
@@ -49,20 +47,20 @@ class GrammarSettings(LanguageSettings, GeneratorSettings):
     most = dict.fromkeys(("themes", "nouns", "verbs", "adjectives", "adverbs"), 100_000)
 
 
-def lines(words: list[str], machine: Machine, tokens: int, seed: tuple[int, ...]) -> Iterator[str]:
+def document_lines(words: list[str], machine: Machine, tokens: int, seed: tuple[int, ...]) -> Iterator[str]:
     """The documents of a split, one a line."""
     for document in documents(machine, tokens, seed):
         yield " ".join([words[i] for i in document[:-1]]) + END
 
 
-class GrammarCorpus(GeneratedCorpus[GrammarConfig, GrammarSettings]):
+class GrammarCorpus(GeneratedCorpus):
     def read_source(self, source: str) -> tuple[tuple[()], GrammarSettings]:
         return (), self.settings.parse(source.partition(" language=")[0])
 
     def language(self, source: str) -> tuple[GrammarSettings, list[str], Machine, str]:
         """The settings, words, machine and record of a `source`."""
         _, settings = self.read_source(source)
-        words, machine = build(settings)
+        words, machine = build_language(settings)
         # with the digest: a folder that other rules wrote is refused, and does not get the truth of these
         return settings, words, machine, f"{settings} language={machine.digest}"
 
@@ -81,7 +79,8 @@ class GrammarCorpus(GeneratedCorpus[GrammarConfig, GrammarSettings]):
             for name in SPLITS:
                 write_truth(open_tokens(Path(c.out) / f"{name}.bin"), machine)
 
-        return Contents(record, drawn_splits(partial(lines, words, machine), settings), words, finish=finish)
+        splits = drawn_splits(partial(document_lines, words, machine), settings)
+        return Contents(record, splits, words, finish=finish)
 
 
 corpus = GrammarCorpus(__file__, GrammarConfig, GrammarSettings)

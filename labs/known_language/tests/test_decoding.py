@@ -8,17 +8,23 @@ import pytest
 import torch
 
 from common.errors import UserError
+from data.corpus import prepared
 from data.held_out import open_held_out
-from data.prepared import prepared
-from evaluate.decoding import Decoding
+from evaluate.decoding import Decoding, truncate
+from evaluate.metrics import document_windows
 from evaluate.scoring import document_blocks
 from evaluate.store import Store
-from evaluate.truncation import truncate
-from evaluate.windows import document_windows
-from labs.known_language.decoding.measure import ALONE, NUMBERS, VALUES, Points, grid, measured
+from labs.known_language.decoding.measure import (
+    ALONE,
+    NUMBERS,
+    VALUES,
+    Points,
+    average_numbers,
+    point_settings,
+)
 from table import main
 from tests.fixtures import train_on
-from training.checkpoint import Degenerate, load_model
+from training.checkpoint import load_model
 
 SOURCE = "seed=3 train=30000 validation=3000 test=3000 nouns=60 verbs=30 adjectives=30 adverbs=10 themes=3"
 DIGITS = 5e-5  # a row has five
@@ -30,11 +36,12 @@ M = [[0.5, 0.2, 0.2, 0.1], [0.25, 0.25, 0.25, 0.25]]
 def at_hand(p=P, m=M, cut=2):
     truth = SimpleNamespace(probs=lambda positions: np.array(p)[positions])
     blocks = iter([(np.arange(len(p)), torch.tensor(m, dtype=torch.float64).log())])
-    return measured(blocks, truth, [{"temperature": 1.0}, {"temperature": 1.0, "top_k": cut}])
+    return average_numbers(blocks, truth, [{"temperature": 1.0}, {"temperature": 1.0, "top_k": cut}])
 
 
-def test_the_numbers_of_one_position_by_hand():
-    """top_k = 2 keeps three words, since two tie: q = (5, 2, 2) / 9."""
+def test_the_numbers_by_hand(trained):
+    """top_k = 2 keeps three words, since two tie: q = (5, 2, 2) / 9. Of more positions they are means. A run
+    whose truth nobody knows is refused."""
     got = {key: values[1] for key, values in at_hand(P[:1], M[:1]).items()}
     q, p = [5 / 9, 2 / 9, 2 / 9], [0.6, 0.4, 0.0]
 
@@ -45,17 +52,11 @@ def test_the_numbers_of_one_position_by_hand():
     brier, entropy = sum((a - b) ** 2 for a, b in zip(q, p)), -sum(a * math.log(a) for a in q)
     want = dict(tv=2 / 9, js=js, brier=brier, forbidden=2 / 9, lost=0.0, entropy=entropy)
     assert got == pytest.approx(want, rel=DIGITS) and [*got] == [*NUMBERS]
-
-
-def test_the_numbers_are_means_over_positions():
     each, both = [at_hand(P[i : i + 1], M[i : i + 1]) for i in (0, 1)], at_hand()
     for key in NUMBERS:
         assert both[key] == pytest.approx(np.mean([e[key] for e in each], 0).tolist(), rel=2 * DIGITS), key
-
-
-def test_a_model_whose_numbers_are_none_has_a_problem():
-    with pytest.raises(Degenerate):
-        at_hand(m=[[math.nan] * 4] * 2)
+    with pytest.raises(UserError, match="truth"):
+        main(["--measure=decoding", str(trained)])
 
 
 # ---- on a run ----------------------------------------------------------------------------------------------
@@ -68,31 +69,28 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def runs(folder, tmp_path_factory):
-    """The out folders of two seeds of a tiny run. Read only."""
-    out = []
-    for seed in (1, 2):
-        out.append(tmp_path_factory.mktemp("runs") / f"baseline-{seed}")
-        about = dict(row="baseline", seed=seed, dataset="grammar")
-        train_on(folder, out[-1], **about, block_size=64, max_steps=60, learning_rate=1e-2)
+def run(folder, tmp_path_factory):
+    """The out folder of a tiny run. Read only."""
+    out = tmp_path_factory.mktemp("runs") / "baseline"
+    train_on(folder, out, dataset="grammar", block_size=64, max_steps=60, learning_rate=1e-2)
     return out
 
 
 @pytest.fixture(scope="module")
-def rows(runs, tmp_path_factory):
-    """The rows of both, by name, and where the table is. Read only."""
+def rows(run, tmp_path_factory):
+    """The rows of the run and of the truth, by name. Read only."""
     out = tmp_path_factory.mktemp("table") / "decoding"
-    assert main(["--measure=decoding", *map(str, runs), "--windows=3", "--device=cpu", f"--out={out}"]) == 0
-    return {row["name"]: row for row in Store(out.with_suffix(".jsonl")).rows("decoding")}, out
+    assert main(["--measure=decoding", str(run), "--windows=3", "--device=cpu", f"--out={out}"]) == 0
+    return {row["name"]: row for row in Store(out.with_suffix(".jsonl")).rows("decoding")}
 
 
 @torch.no_grad()
 @pytest.mark.parametrize(
     "point", [{"temperature": 1.0}, {"temperature": 0.6}, {"temperature": 1.5, "min_p": 0.05}]
 )
-def test_a_row_is_what_brute_force_gives(rows, runs, folder, point):
+def test_a_row_is_what_brute_force_gives(rows, run, folder, point):
     """At each position of the chosen windows, one after the other, in float64."""
-    test, (model, _) = open_held_out(folder / "test.bin"), load_model(runs[0])
+    test, (model, _) = open_held_out(folder / "test.bin"), load_model(run)
     plan = document_windows(np.flatnonzero(test.ids == test.truth.end), 64)
     plan = [plan[len(plan) * share // 6] for share in (1, 3, 5)]  # the middles of its thirds
     tv, lost, entropy, forbidden = [], [], [], []
@@ -104,14 +102,14 @@ def test_a_row_is_what_brute_force_gives(rows, runs, folder, point):
             entropy.append(-(q[q > 0] * np.log(q[q > 0])).sum())
             forbidden.append(q[p == 0].sum())
     want = {"tv": tv, "lost": lost, "entropy": entropy, "forbidden": forbidden}
-    i, got = grid([1.0, 1.5], ALONE, VALUES).index(point), rows[0]["baseline-1"]["test"]
+    i, got = point_settings([1.0, 1.5], ALONE, VALUES).index(point), rows["baseline"]["test"]
     for key, values in want.items():
         assert got[key][i] == pytest.approx(np.mean(values), rel=1e-4, abs=1e-6), key
     assert len(point) == 1 or got["lost"][i] > 0.01
 
 
 def test_the_truth_is_at_no_distance_uncut_and_any_cut_takes_it_away(rows):
-    truth = Points([rows[0]["truth"]])
+    truth = Points([rows["truth"]])
     uncut = truth.of("none", 1.0)[0]
     for key in ("tv", "js", "brier", "forbidden", "lost"):
         assert truth.values(uncut, key) == [0.0], key
@@ -134,35 +132,16 @@ def made_up(validation: list[float], test: list[float], entropy: list[float], se
 
 def test_a_value_is_chosen_on_the_validation_split_over_all_seeds():
     """The test split, where another is better, does not count, nor does one seed for itself."""
-    g = Points(
-        [
-            made_up([0.3, 0.1, 0.5], [0.3, 0.9, 0.2], [3, 1, 2]),
-            made_up([0.3, 0.4, 0.9], [0.3, 0.8, 0.2], [3, 1, 2], 2),
-        ]
-    )
+    one = made_up([0.3, 0.1, 0.5], [0.3, 0.9, 0.2], [3, 1, 2])
+    g = Points([one, made_up([0.3, 0.4, 0.9], [0.3, 0.8, 0.2], [3, 1, 2], 2)])
     assert g.best("min_p") == 1 and g.points[1]["min_p"] == 0.5 and g.values(1) == [0.9, 0.8]
     g = Points([made_up([0.2, 0.2, 0.5], [0.3, 0.1, 0.1], [3, 1, 2])])
     assert g.best("min_p") == 0  # a tie: no cut
 
 
 def test_at_equal_entropy_it_is_between_the_points():
-    g = Points(
-        [
-            made_up([0] * 3, [0.3, 0.9, 0.2], [3.0, 1.0, 2.0]),
-            made_up([0] * 3, [0.4, 0.8, 0.2], [3.5, 1.0, 2.0], 2),
-        ]
-    )
+    one = made_up([0] * 3, [0.3, 0.9, 0.2], [3.0, 1.0, 2.0])
+    g = Points([one, made_up([0] * 3, [0.4, 0.8, 0.2], [3.5, 1.0, 2.0], 2)])
     assert g.at_entropy("min_p", 1.0, 2.5) == pytest.approx([0.25, 0.2 + 0.2 / 3])
     assert g.at_entropy("min_p", 1.0, 1.25) == pytest.approx([0.725, 0.65])
     assert g.at_entropy("min_p", 1.0, 3.2) == g.at_entropy("min_p", 1.0, 0.9) == []
-
-
-# ---- refusals ----------------------------------------------------------------------------------------------
-
-
-def test_a_corpus_without_a_truth_is_refused(trained, tmp_path):
-    with pytest.raises(UserError, match="truth"):
-        main(["--measure=decoding", str(trained)])
-    argv = ['--rows=["baseline"]', "--overlay=brief", "--measure=decoding", f"--runs={tmp_path}/runs"]
-    with pytest.raises(UserError, match="wikitext103"):  # before any training
-        main([*argv, f"--results={tmp_path}", "--name=x"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from labs.known_language.grammar.grammar import build
+from labs.known_language.grammar.grammar import build_language
 from labs.known_language.grammar.machine import UNKNOWN, Machine, Tables
 from labs.known_language.grammar.prepare import GrammarSettings
 from labs.known_language.grammar.truth import GrammarTruth
@@ -148,18 +148,12 @@ def test_impossible_tokens(small, row):
             small.log_probs(rows, at)
 
 
-@pytest.mark.parametrize("rows, at, name", [([[0, 8]], None, "tokens"), ([[0, -1]], [[True]], "at")])
-def test_what_is_refused(small, rows, at, name):
-    with pytest.raises(ValueError, match=f"^{name}: "):
-        small.log_probs(np.array(rows), at and np.array(at))
-
-
 # ---- the standard language -----------------------------------------------------------------------
 
 
 def test_a_prefix_alone_gives_the_next_token_probabilities():
     """Of the language that ships: where no token after it is known, the truth of the next token."""
-    language = build(GrammarSettings())[1]
+    language = build_language(GrammarSettings())[1]
     documents = language.sample(4, np.random.default_rng(0))
     ids = np.concatenate(documents)
     truth = GrammarTruth(language, language.parse_stream(ids), {})

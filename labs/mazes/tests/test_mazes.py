@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from data.batches import Windows
+from data.corpus import SPLITS, load_tokenizer, prepared
 from data.held_out import open_held_out
-from data.prepared import SPLITS, load_tokenizer, prepared
 from evaluate.views import mean
 from labs.mazes import draw as page
 from labs.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Answers, Mazes
@@ -100,11 +100,6 @@ def test_walls_begin_apart_and_are_straight():
     assert cells.min() == 2 and cells.max() == 13  # one step into the border; six steps
 
 
-def test_a_distance_that_no_maze_has():
-    with pytest.raises(ValueError, match="distance"):
-        Mazes(5, 7, 2, distance=40).sample(1, np.random.default_rng(0))
-
-
 def test_all_shortest_paths_are_equally_likely(monkeypatch):
     """Chi-square of the answers of each start and goal between the same walls, five standard deviations. For
     equal probabilities its mean and variance are exact for any numbers."""
@@ -149,17 +144,18 @@ S . . . .
     ],
 )
 def test_which_answers_are_right(answer, solved, optimal):
-    found = Mazes(3, 5, 1).solved(sequence(MAZE, answer))
-    assert [found[0][0], found[1][0]] == [solved, optimal]
-    assert Mazes(3, 5, 1).valid(sequence(MAZE, answer))[0] == optimal
+    check_answer(MAZE, answer, solved, optimal)
+
+
+def check_answer(maze: str, answer: str, solved: bool, optimal: bool) -> None:
+    task, x = Mazes(3, 5, 1), sequence(maze, answer)
+    assert [found[0] for found in task.solved(x)] == [solved, optimal]
+    assert task.valid(x)[0] == optimal == (task.log_prob(x)[0] > -math.inf)
 
 
 def test_longer_paths_are_solved_but_not_optimal():
     maze = ". . . . .\n . # . # .\n S . . . G"
-    around = "* * * * *\n * # . # *\n S . . . G"
-    found = Mazes(3, 5, 1).solved(sequence(maze, around))
-    assert (found[0][0], found[1][0]) == (True, False)
-    assert Mazes(3, 5, 1).log_prob(sequence(maze, around))[0] == -math.inf
+    check_answer(maze, "* * * * *\n * # . # *\n S . . . G", True, False)
 
 
 @pytest.mark.parametrize(
@@ -173,10 +169,9 @@ def test_longer_paths_are_solved_but_not_optimal():
 )
 def test_what_is_no_maze_has_no_answer(maze):
     task = Mazes(3, 5, 1)
-    x = sequence(maze, maze)
-    assert not any(found[0] for found in task.solved(x)) and not task.valid(x)[0]
+    check_answer(maze, maze, False, False)
     with pytest.raises(ValueError, match="row 0"):
-        task.log_probs(x)
+        task.log_probs(sequence(maze, maze))
 
 
 # ---- exact distributions ---------------------------------------------------------------------------
@@ -187,6 +182,8 @@ def test_log_probs_by_enumeration(some):
     rng = np.random.default_rng(5)
     refused = 0
     for maze, answers in some:
+        rows = np.concatenate((np.tile(maze, (len(answers), 1)), answers), 1)
+        assert SMALL.log_prob(rows) == pytest.approx(-math.log(len(answers)))
         for share in (0, 0.1, 0.3, 0.8, 1):
             truth = answers[rng.integers(len(answers))]
             wrong = np.where((maze == FREE) & (rng.random(35) < 0.03), rng.choice([FREE, PATH], 35), truth)
@@ -196,7 +193,7 @@ def test_log_probs_by_enumeration(some):
                 agree = answers[((known == UNKNOWN) | (known == answers)).all(1)]
                 if not len(agree):
                     refused += 1
-                    with pytest.raises(ValueError, match="row 0: its known tokens cannot stand"):
+                    with pytest.raises(ValueError, match="row 0"):
                         SMALL.log_probs(row)
                     continue
                 expected = (agree[..., None] == np.arange(5)).mean(0)
@@ -204,20 +201,6 @@ def test_log_probs_by_enumeration(some):
                 np.testing.assert_allclose(found[35:], expected, rtol=1e-12, atol=1e-14)
                 assert np.array_equal(found[:35], np.eye(5)[maze])
     assert refused > 2
-
-
-def test_answers_have_their_probabilities(some):
-    for maze, answers in some:
-        rows = np.concatenate((np.tile(maze, (len(answers), 1)), answers), 1)
-        assert SMALL.log_prob(rows) == pytest.approx(-math.log(len(answers)))
-
-
-def test_a_maze_that_is_not_known_whole():
-    x = SMALL.sample(2, np.random.default_rng(7))
-    x[1, 3] = UNKNOWN
-    with pytest.raises(ValueError, match="row 1"):
-        SMALL.log_probs(x)
-    assert SMALL.valid(x).tolist() == [True, False]
 
 
 # ---- the corpus ------------------------------------------------------------------------------------
@@ -254,9 +237,8 @@ def test_the_truth_of_a_split(folder):
     (reference,) = OrdersSession.references(session)
     found = reference["judgements"]
     assert found["nll"] == pytest.approx(entropy) and found["judged"] == 2  # of all, not of the judged
-    one_table = tables(
-        [{"name": "a", "row": "a", "seed": 1, "nll": 2.0, "left_1": 0.5, "nll_own": 3.0}], found
-    )[0]
+    row = {"name": "a", "row": "a", "seed": 1, "nll": 2.0, "left_1": 0.5, "nll_own": 3.0}
+    [one_table] = tables([row], found)
     assert one_table.lines[-1] == ["truth", "", mean([entropy]), "", mean([entropy])]
     assert truth.judge(x) == {"solved": 1, "optimal": 1, "true_nll": pytest.approx(entropy), "judged": 3}
     x[0, 35:] = x[0, :35]  # no path
@@ -267,12 +249,11 @@ def test_the_truth_of_a_split(folder):
     np.testing.assert_allclose(np.exp(truth.log_probs(x[1:], asked[1:])).sum(1), 1)
 
 
-@pytest.mark.parametrize("order", ["left_to_right", "random", "masked"])
+@pytest.mark.parametrize("order", ["left_to_right", "random"])
 def test_the_picture_of_mazes_being_filled_in(order, folder, tmp_path, capsys, said):
     run, out = tmp_path / order, tmp_path / "filled"
-    train_on(folder, run, block_size=70, dataset="mazes", **of_order(order))
+    train_on(folder, run, block_size=70, dataset="mazes", max_steps=2, **of_order(order))
     capsys.readouterr()
     assert page.main([str(run), "--mazes=2", f"--data={folder}", f"--out={out}"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed.keys() == {"solved", "optimal"} and len(printed["solved"]) == 2
-    assert said
+    assert printed.keys() == {"solved", "optimal"} and len(printed["solved"]) == 2 and said

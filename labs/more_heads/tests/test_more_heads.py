@@ -141,12 +141,9 @@ def test_tokens_to_avoid():
 @pytest.mark.parametrize(
     "name, args",
     [
-        ("confidence_penalty", {"beta": -0.1}),
         ("softcap", {"cap": 0.0}),
         ("sigmoid_cap", {"shift": math.inf}),
-        ("z_loss", {"alpha": -1.0}),
         ("power_loss", {"alpha": 0.0}),
-        ("unlikelihood", {"alpha": -1.0}),
         ("unlikelihood", {"window": -1}),
     ],
 )

@@ -11,13 +11,11 @@ import eval_diversity
 import report
 from common.errors import UserError
 from data.batches import TextSource, Windows
-from data.corpus import Contents, prepare_splits
-from data.prepared import corpus_of
-from data.splits import Split
+from data.corpus import Contents, Split, prepare_splits
 from data.tokens import open_tokens
 from evaluate.scoring import score
 from labs.orders.asking import middle_bits
-from labs.orders.samplers import continued
+from labs.orders.samplers import continue_texts
 from labs.orders.tests.test_trunk import TrueToken, asker, log_p, model_of
 from labs.orders.trunk import ORDERS, Order
 from labs.sequences.exact import Sequences, lines
@@ -42,27 +40,11 @@ def folder(tmp_path_factory) -> Path:
 def test_sequences_that_begin_with_given_tokens_are_no_text(folder, tmp_path):
     """Whatever corpus a run says that it is of."""
     train_on(folder, tmp_path / "x", block_size=12)
-    argv = [str(tmp_path / "x"), f"--data={folder}", f"--out={tmp_path / 't'}"]
-    argv += ["--texts=4", "--prompt_tokens=5", "--new_tokens=5"]
-    with pytest.raises(UserError, match="are no text"):
-        eval_diversity.main(argv)
-    with pytest.raises(UserError, match="are no text"):
-        report.main([*argv[:2], "--prompt_tokens=5", "--new_tokens=5", f"--out={tmp_path / 't.html'}"])
+    argv = [str(tmp_path / "x"), f"--data={folder}", "--prompt_tokens=5", "--new_tokens=5"]
+    for main, out in ((eval_diversity.main, "t"), (report.main, "t.html")):
+        with pytest.raises(UserError, match="text"):
+            main([*argv, f"--out={tmp_path / out}"])
     assert not list(tmp_path.glob("t.*"))
-
-
-@pytest.mark.parametrize("dataset", ["mazes", "climbs", "synthetic"])
-def test_a_corpus_says_how_much_is_given_before_it_is_prepared(dataset, tmp_path):
-    corpus = corpus_of(dataset)
-    splits = corpus.contents(corpus.config(out=str(tmp_path))).splits
-    assert {split.given for split in splits.values()} == {corpus.given("")}
-
-
-def test_windows_are_sequences(folder):
-    tokens = open_tokens(folder / "train.bin")
-    assert len(Windows(tokens, 12)) == 40 and Windows(tokens, 12).given == 5
-    with pytest.raises(UserError, match="block_size = 6: .* sequences of 12 tokens; give --block_size=12"):
-        Windows(tokens, 6)
 
 
 @pytest.mark.parametrize("name", ORDERS)
@@ -76,6 +58,7 @@ def test_what_is_given_comes_first(name):
 @pytest.mark.parametrize("name", [*ORDERS, "masked"])
 def test_what_is_given_has_no_loss(folder, name):
     windows = Windows(open_tokens(folder / "train.bin"), 12)
+    assert len(windows) == 40 and windows.given == 5
     arrange = model_of(name, length=12, vocab=len(TASK.words)).trunk.arrange
     source = TextSource(windows, TrueToken(), 4, seed=1, arrange=arrange)
     assert source.positions_with_loss(0) == 4 * 7
@@ -169,6 +152,6 @@ def test_the_middle_is_that_of_what_is_not_given():
 def test_continued_from_what_is_given():
     model = model_of("left_to_right", length=7, vocab=5).float()
     begun = torch.from_numpy(templates(text(3)[:21].reshape(3, 7), 3))
-    filled = continued(asker(model), begun, torch.Generator().manual_seed(0))
+    filled = continue_texts(asker(model), begun, torch.Generator().manual_seed(0))
     assert (filled.text[:, :3] == begun[:, :3]).all() and (filled.text[:, 3:] >= 0).all()
     assert filled.rank[0].tolist() == [0, 0, 0, 1, 2, 3, 4] and (filled.rounds, filled.passes) == (4, 4)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from labs.orders.filling import shuffled
+from labs.orders.filling import random_places
 from labs.orders.readers import Reader
 from labs.orders.sample import main
 from labs.orders.tests.test_trunk import model_of, text
@@ -29,7 +29,7 @@ def test_distributions_of_any_order():
         known = torch.from_numpy(text(16)).view(2, 8).clone()
         known[:, 2:6] = FREE
         reader = Reader(model, known, model.head.draws(1, 0))
-        places, _ = shuffled(known, torch.Generator().manual_seed(0))
+        places, _ = random_places(known, torch.Generator().manual_seed(0))
         tokens = torch.ones_like(places)
         q = reader.along(places, tokens)
         reader.accept(q, places, tokens, torch.tensor([1, 2]))

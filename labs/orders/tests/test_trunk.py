@@ -34,14 +34,7 @@ def of_order(order: str, **args) -> dict:
 def model_of(order: str = "any", length: int = T, vocab: int = V, args=(), **more) -> LanguageModel:
     """Float64, with weights large enough for strong preferences."""
     torch.manual_seed(0)
-    config = {
-        "vocab_size": vocab,
-        "block_size": length,
-        "n_layer": 2,
-        "n_head": 2,
-        "n_embd": 16,
-        "dropout": 0.0,
-    }
+    config = dict(vocab_size=vocab, block_size=length, n_layer=2, n_head=2, n_embd=16, dropout=0.0)
     model = build({"head": "softmax", "head_args": {}, **of_order(order, **dict(args)), **config, **more})
     with torch.no_grad():
         for p in model.trunk.parameters():
@@ -72,10 +65,7 @@ def test_a_path_visits_each_place_once(name):
     for length in range(1, 40):
         path = ORDERS[name](length, np.random.default_rng(length))
         assert sorted(path.tolist()) == list(range(length))
-
-
-def test_fractal_is_the_middles_level_by_level():
-    assert ORDERS["fractal"](7, None).tolist() == [3, 1, 5, 0, 2, 4, 6]
+    assert ORDERS["fractal"](7, None).tolist() == [3, 1, 5, 0, 2, 4, 6]  # the middles, level by level
     assert ORDERS["fractal"](8, None).tolist() == [4, 2, 6, 1, 3, 5, 7, 0]
 
 
@@ -96,11 +86,9 @@ def test_the_order_of_a_sequence_is_a_function_of_seed_step_and_number():
     order = Order("random", "fractal", 0.5, 10, seed=5)
     whole = order.paths(3, np.arange(8), 20)
     assert np.array_equal(order.paths(3, np.array([6, 1]), 20), whole[[6, 1]])
-    for other in (
-        order.paths(4, np.arange(8), 20),
-        Order("random", "fractal", 0.5, 10, 6).paths(3, np.arange(8), 20),
-    ):
-        assert not np.array_equal(other, whole)
+    assert not np.array_equal(order.paths(4, np.arange(8), 20), whole)
+    other = Order("random", "fractal", 0.5, 10, seed=6)
+    assert not np.array_equal(other.paths(3, np.arange(8), 20), whole)
 
 
 def test_along():
@@ -147,20 +135,10 @@ def test_a_curriculum_of_few_hidden_places():
     assert set(none[0]) == {1} and set(none[1]) == {T}  # one at least
 
 
-@pytest.mark.parametrize(
-    "settings, key",
-    [
-        (of_order("random", curriculum="few_hidden"), "curriculum"),
-        (of_order(MASKED, curriculum="random"), "curriculum"),
-        (of_order("sideways"), "order"),
-        (of_order("random", sinusoidal=True) | {"n_embd": 30, "n_head": 3}, "n_embd"),
-        (of_order("random") | {"block_size": 1}, "block_size"),
-        (of_order("left_to_right", sinusoidal=True), "trunk_args"),
-    ],
-)
-def test_orders_that_cannot_be_are_refused(settings, key):
-    with pytest.raises(ValueError, match=key):
-        sketch(vars(TrainConfig(name="x", **settings)))
+def test_orders_that_cannot_be_are_refused():
+    for settings, key in ((of_order("sideways"), "order"), (of_order(MASKED, curriculum="random"), "curric")):
+        with pytest.raises(ValueError, match=key):
+            sketch(vars(TrainConfig(name="x", **settings)))
 
 
 def test_configurations_that_were_recorded_before_are_today_s():
@@ -206,14 +184,20 @@ def test_a_token_sees_what_is_before_it_in_the_path():
         after = model.trunk(changed, positions)
         torch.testing.assert_close(after[:, :n], before[:, :n], rtol=0, atol=1e-12)
         assert ((after - before)[:, n:].abs().amax(-1) > 1e-6).all()
+    sees_all, x = model_of(MASKED).trunk, torch.from_numpy(tokens)
+    for n in range(T):
+        changed = x.clone()
+        changed[:, n] = V
+        assert ((sees_all(changed) - sees_all(x)).abs().amax(-1) > 1e-6).all()
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("sinusoidal", [False, True])
 @pytest.mark.parametrize("parts", [[7], [1] * 7, [3, 1, 1, 2]], ids=str)
 def test_left_to_right_is_the_identity_path(parts, sinusoidal):
-    """Whole, and token by token with a cache: the start token is not the caller's care."""
+    """Whole, and token by token with a cache: the start token is not the caller's care. Sines are fixed."""
     model = model_of(args={"sinusoidal": sinusoidal})
+    assert model.trunk.context == T - 1 and bool(list(model.trunk.wpe.parameters())) != sinusoidal
     tokens = text(2 * T).reshape(2, T)
     path = np.tile(np.arange(T), (2, 1))
     inputs, positions, _ = along(tokens, path, V)[:3]
@@ -231,23 +215,6 @@ def test_left_to_right_is_the_identity_path(parts, sinusoidal):
     torch.testing.assert_close(torch.cat(steps, 1), want, rtol=0, atol=1e-12)
 
 
-def test_the_last_token_of_a_block_predicts_nothing():
-    model = model_of()
-    assert model.trunk.context == T - 1 and model_of("left_to_right").trunk.context == T
-    with pytest.raises(ValueError, match=f"{T} tokens do not fit block_size = {T - 1}"):
-        model.trunk(torch.zeros(1, T, dtype=torch.long))
-
-
-@torch.no_grad()
-def test_a_masked_trunk_sees_everything():
-    model, x = model_of("masked"), torch.from_numpy(text(2 * T).reshape(2, T))
-    before = model.trunk(x)
-    for t in range(T):
-        changed = x.clone()
-        changed[:, t] = V
-        assert ((model.trunk(changed) - before).abs().amax(-1) > 1e-6).all()
-
-
 @pytest.mark.parametrize("order", ["any", "masked"])
 @pytest.mark.parametrize("vocab", [63, 64])
 def test_the_start_token_has_a_row_and_no_probability(order, vocab):
@@ -258,12 +225,6 @@ def test_the_start_token_has_a_row_and_no_probability(order, vocab):
     start = torch.full((1, 1), vocab)
     positions = torch.tensor([[[T, 3]]]) if order == "any" else None
     assert log_p(model, start, positions).shape == (1, 1, vocab)
-
-
-def test_a_sinusoidal_encoding_is_not_learned():
-    trunk = AnyOrder(GPTConfig(V, T, 1, 2, 16), sinusoidal=True)
-    assert not list(trunk.wpe.parameters()) and trunk.wpe.table.shape == (T + 1, 8)
-    assert trunk.wpe.table.square().mean().sqrt().item() == pytest.approx(0.02)
 
 
 # ---- batches -----------------------------------------------------------------------------------------------
@@ -315,8 +276,8 @@ def test_batches_do_not_depend_on_how_they_are_divided(tokens, name):
 
 
 @pytest.mark.parametrize("order", ["random", MASKED])
-@pytest.mark.parametrize("name", HEADS)
-def test_any_head_trains_in_any_order(tokens, name, order):
+@pytest.mark.parametrize("name", ["softmax", "sigmoid", "entmax15", "perturb_max"])
+def test_heads_train_in_any_order(tokens, name, order):
     """Finite, with a gradient, also for the embedding of the start or the mask token."""
     model = model_of(order, head=name).float().train()
     source = TextSource(Windows(tokens, T), TrueToken(name), 4, 1, arrange=model.trunk.arrange)
@@ -407,12 +368,6 @@ def test_a_resumed_run_of_any_order_is_the_unbroken_run(run, tiny, tmp_path, equ
     assert keys & log(c.out_dir)[-1].keys() == (set() if more["trunk"] == MASKED else keys)
 
 
-def test_weights_of_another_order_are_refused(trainer, run, tiny, trained, tmp_path):
+def test_weights_of_another_order_are_refused(trainer, tiny, trained):
     with pytest.raises(ValueError, match="init_from"):
         trainer(tiny(init_from=str(trained), **of_order("random")))
-    c = tiny(out_dir=str(tmp_path / "learned"), **of_order("random"))
-    assert run(c) == 0
-    with pytest.raises(ValueError, match="wpe"):  # sines and cosines have no weights
-        trainer(tiny(init_from=c.out_dir, **of_order("random", sinusoidal=True)))
-    with pytest.raises(ValueError, match="teacher"):  # it reads one token less than a block
-        trainer(tiny(labels="hard", head="sigmoid", teacher=c.out_dir))

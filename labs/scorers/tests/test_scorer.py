@@ -11,12 +11,13 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from common.errors import UserError
-from data.prepared import load_tokenizer
+from data.corpus import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main
+from evaluate.diversity import cut
 from evaluate.names import REFERENCES
+from evaluate.sampling import held_out_prompts
 from evaluate.store import Store
-from evaluate.texts import cut, held_out_prompts
 from evaluate.views import read_texts, samples_file
 from labs.scorers import scorer as scorers
 from labs.scorers.scorer import continuation_nll, features, generative_perplexity, open_scorer
@@ -105,20 +106,7 @@ def test_each_token_of_a_text_counts_once_however_long_it_is(context, prompt, ne
     scorer, text = Counting(context, []), "".join(chr(97 + i) for i in range(new))
     assert continuation_nll(scorer, "p" * prompt, text) == (sum(map(ord, text)), new)
     assert max(scorer.given, default=0) <= context
-
-
-def test_a_text_needs_something_before_it():
-    with pytest.raises(ValueError, match="a prompt is empty"):
-        continuation_nll(Counting(5, []), "", "abc")
     assert continuation_nll(Counting(5, [7]), "", "a") == (97, 1)  # a token that stands before every text
-
-
-def test_a_references_interval_is_over_as_many_halves_as_are_asked_for():
-    judge = scorers.Judge(Counting(100, [1]), "0", 0, lambda: ["a", "bc"])
-    judge.human = None
-    texts, prompts = [chr(97 + i) * (i + 1) for i in range(6)], ["p"] * 6
-    few, many = (judge.numbers(texts, prompts, halves=n)["gen_ppl_ci"] for n in (3, 50))
-    assert few != many and "gen_ppl_ci" not in judge.numbers(texts, prompts)
 
 
 def test_features_are_the_last_hidden_states_of_texts_alone(folder, token_folder):
@@ -129,8 +117,6 @@ def test_features_are_the_last_hidden_states_of_texts_alone(folder, token_folder
         for row, ids in zip(got, (encode("some words"), encode("word " * 100)[:64])):
             hidden = model.transformer(torch.tensor([ids])).last_hidden_state
             np.testing.assert_allclose(row, hidden[0, -1].numpy(), rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="text 1 is empty"):
-        features(scorer, ["a", ""])
 
 
 def test_mauve_is_the_packages():
@@ -153,7 +139,6 @@ def test_a_table_under_a_scorer(trained, folder, token_folder, tmp_path, monkeyp
     argv = [str(trained), *SMALL, f"--out={out}"]
     monkeypatch.setattr(scorers, "mauve_version", lambda: "")
     assert main([*argv, f"--scorer={folder}"]) == 0
-    assert capsys.readouterr().err.count("MAUVE is left out: pip install mauve-text") == 1
     made, digest = rows(out), weights_digest(folder)
     assert made["baseline"]["scorer"] == {"name": "other", "sha256": digest}
     assert made["human"]["settings"]["scorer"] == digest
@@ -194,9 +179,8 @@ def test_what_is_no_scorer_is_refused(trained, folder, tmp_path, monkeypatch):
     """A name on the hub, too: nothing is downloaded. A folder's own code is not run, and a folder of any size
     is refused before it is built."""
     monkeypatch.chdir(tmp_path)
-    for name in ("gpt2", "out/none"):
-        with pytest.raises(UserError, match=name):
-            main([str(trained), *SMALL, f"--scorer={name}"])
+    with pytest.raises(UserError, match="gpt2"):
+        main([str(trained), *SMALL, "--scorer=gpt2"])
     code = {"model_type": "own", "auto_map": {"AutoModelForCausalLM": "x.X", "AutoConfig": "x.C"}}
     for i, change in enumerate((code, {"vocab_size": 10**12}, {"n_layer": 3})):
         out = Path(shutil.copytree(folder, tmp_path / str(i)))
@@ -206,8 +190,3 @@ def test_what_is_no_scorer_is_refused(trained, folder, tmp_path, monkeypatch):
         with pytest.raises(UserError, match=str(out)):
             open_scorer(str(out), CPU)
     assert not (tmp_path / "ran").exists()
-    with pytest.raises(UserError, match="scorer"):
-        main([str(trained), "--protocol=paper", "--device=cpu", f"--scorer={folder}"])
-    monkeypatch.setattr("model.Trunk.forwards", False)
-    with pytest.raises(UserError, match="scorer"):
-        open_scorer(str(trained), CPU)

@@ -1,8 +1,9 @@
 """The synthetic tasks: exact distributions given any known tokens, the paper's burst steps, the corpus."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise, permutations, product
 from pathlib import Path
 
@@ -12,24 +13,31 @@ import pytest
 import table
 from common.errors import UserError
 from data.batches import Windows
+from data.corpus import SPLITS, folder_of, load_tokenizer, prepared
 from data.held_out import open_held_out
-from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
 from data.tokens import open_tokens
-from evaluate.find import find_measure
-from evaluate.jobs import Run
-from evaluate.settings import TableConfig
 from evaluate.store import Store
-from labs.sequences.exact import SequenceTask
+from labs.sequences.exact import Chain, Sequences, SequenceTask
 from labs.synthetic.prepare import corpus as synthetic
-from labs.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, Step, Walk, distinct
-from labs.walk.measure import WalkConfig
+from labs.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, StepFunction, Walk, distinct
 from tests.fixtures import train_on
+
+
+def small_chain() -> Chain:
+    """Four hidden states that show three tokens, some steps impossible."""
+    rng = np.random.default_rng(0)
+    step = rng.random((4, 4)) * (rng.random((4, 4)) < 0.7) + np.eye(4)
+    first = np.array([0.5, 0.3, 0.2, 0.0])
+    return Chain(5, ["a", "b", "c"], first, step / step.sum(1, keepdims=True), np.array([0, 1, 1, 2]))
+
 
 STARTS = (1, 3, 4)
 MOVES = {1: Fraction(2, 5), -1: Fraction(2, 5), 0: Fraction(1, 5)}
+CHAIN = small_chain()
 SMALL: dict[str, SequenceTask] = {
+    "chain": CHAIN,
     "product": Product(5, 0.3),
-    "step": Step(7, 3),
+    "step": StepFunction(7, 3),
     "permutation": Permutation(4),
     "walk": Walk(4, STARTS),
 }
@@ -57,7 +65,19 @@ def of_walk(x: tuple[int, ...]) -> float:
     return float(p)
 
 
+@cache
+def paths_of_chain() -> dict[tuple[int, ...], float]:
+    """A sum over all paths of hidden states."""
+    total: dict[tuple[int, ...], float] = {}
+    for path in product(range(4), repeat=CHAIN.T):
+        shown = tuple(CHAIN.token[list(path)].tolist())
+        p = CHAIN.first[path[0]] * math.prod(CHAIN.step[a, b] for a, b in pairwise(path))
+        total[shown] = total.get(shown, 0) + p
+    return total
+
+
 LAWS: dict[str, Callable[[tuple[int, ...]], float]] = {
+    "chain": lambda x: paths_of_chain().get(x, 0.0),
     "product": of_product,
     "step": of_step,
     "permutation": of_permutation,
@@ -75,12 +95,8 @@ def small(request) -> tuple[SequenceTask, np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="module", params=list(TASKS))
 def task(request) -> SequenceTask:
-    """A task as the paper has it: 100 tokens."""
-    return TASKS[request.param](100)
-
-
-def hidden(x: np.ndarray, rng: np.random.Generator, share: float = 0.5) -> np.ndarray:
-    return np.where(rng.random(x.shape) < share, UNKNOWN, x)
+    """A task of more tokens than can be enumerated."""
+    return TASKS[request.param](40)
 
 
 # ---- distributions -------------------------------------------------------------------------------
@@ -94,21 +110,31 @@ def test_sequences_have_their_probabilities(small):
     assert np.array_equal(task.valid(every), p > 0)
 
 
-def masks(T: int) -> Iterator[np.ndarray]:
-    yield from (np.array(known) for known in product([False, True], repeat=T))
-
-
 def test_log_probs_by_enumeration(small):
     """For every set of known positions, and sequences that are possible."""
     task, every, p = small
     rng = np.random.default_rng(0)
-    for known in masks(task.T):
+    for known in map(np.array, product([False, True], repeat=task.T)):
         rows = np.where(known, task.sample(4, rng), UNKNOWN)
         agree = ((rows[:, None] == every) | ~known).all(2) * p  # (4, V^T)
-        weights = np.stack([agree @ (every == v) for v in range(task.V)], 2)
-        with np.errstate(divide="ignore"):
-            expected = np.log(weights / agree.sum(1)[:, None, None])
-        np.testing.assert_allclose(task.log_probs(rows), expected, rtol=1e-12, atol=1e-14)
+        expected = np.stack([agree @ (every == v) for v in range(task.V)], 2) / agree.sum(1)[:, None, None]
+        np.testing.assert_allclose(np.exp(task.log_probs(rows)), expected, rtol=1e-12, atol=1e-14)
+        if isinstance(task, Chain):
+            np.testing.assert_allclose(task.log_evidence(rows), np.log(agree.sum(1)), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("given", [1, 2])
+def test_what_is_given_is_not_counted(given):
+    every = np.array(list(product(range(3), repeat=CHAIN.T)))
+    p = np.array([LAWS["chain"](tuple(x)) for x in every.tolist()])
+    begins = (every[:, None, :given] == every[None, :, :given]).all(2)
+    possible, begun = p > 0, begins @ p > 0
+    expected = np.log((begins @ p)[possible] / p[possible])
+    truth = Sequences(CHAIN, given)
+    np.testing.assert_allclose(truth.nats(every[possible]), expected, rtol=1e-12)
+    judged = truth.judge(every[begun])
+    assert judged["validity"] == possible[begun].mean()
+    assert judged["true_nll"] == pytest.approx(expected.mean())
 
 
 def test_impossible_rows_are_named(small):
@@ -116,7 +142,8 @@ def test_impossible_rows_are_named(small):
     task, every, p = small
     rng = np.random.default_rng(1)
     refused = 0
-    for row in hidden(every[rng.integers(len(every), size=100)], rng, 0.4):
+    some = every[rng.integers(len(every), size=100)]
+    for row in np.where(rng.random(some.shape) < 0.4, UNKNOWN, some):
         rows = np.stack((np.full(task.T, UNKNOWN), row))
         if (((row == every) | (row == UNKNOWN)).all(1) * p).sum() > 0:
             assert np.isfinite(task.log_probs(rows).max(2)).all()
@@ -139,6 +166,10 @@ def test_chain_rule_in_any_order(task):
     assert total == pytest.approx(task.log_prob(x), rel=1e-12)
     assert np.exp(task.log_probs(x)).sum(2) == pytest.approx(1)
     assert np.array_equal(task.log_probs(x).argmax(2), x)
+    x = task.sample(200, rng)
+    assert x.shape == (200, 40) and x.dtype == np.int64 and task.valid(x).all()
+    x[0, 20] = UNKNOWN
+    assert not task.valid(x)[0]
 
 
 def test_samples(small):
@@ -152,14 +183,6 @@ def test_samples(small):
     statistic, freedom = ((counts[p > 0] - expected) ** 2 / expected).sum(), len(expected) - 1
     assert abs(statistic - freedom) < 5 * math.sqrt(2 * freedom)
     assert np.array_equal(x, task.sample(20_000, np.random.default_rng(4)))
-
-
-def test_long_samples_are_valid(task):
-    x = task.sample(200, np.random.default_rng(5))
-    assert x.shape == (200, 100) and x.dtype == np.int64 and task.valid(x).all()
-    unknown = x.copy()
-    unknown[0, 50] = UNKNOWN
-    assert not task.valid(unknown)[0]
 
 
 # ---- the walk in closed form ---------------------------------------------------------------------
@@ -303,23 +326,13 @@ def test_windows_are_sequences(root, name):
     seen = []
     for split, count in zip(SPLITS, (30, 4, 3)):
         held = open_held_out(folder / f"{split}.bin")
-        assert len(held.ids) == 100 * count + 1 and held.words == len(held.ids) and held.truth is None
+        assert held.words == len(held.ids) and held.truth is None
         windows = Windows(held.tokens, 100)
         x, y = windows.get(np.arange(len(windows)))
         assert x.shape == (count, 100) and task.valid(x.numpy()).all()
         assert np.array_equal(y[:, :-1], x[:, 1:])
         seen.append(x.numpy())
     assert name == "step" or len(np.unique(np.concatenate(seen), axis=0)) == 37  # splits do not repeat
-
-
-def test_a_corpus_is_a_function_of_its_settings(root, tmp_path):
-    def ids(source: str) -> np.ndarray:
-        folder = synthetic.prepare(tmp_path / source.replace(" ", "-"), "words", source)
-        return np.array(open_tokens(folder / "train.bin").ids)
-
-    known = open_tokens(folder_of("synthetic", "words", f"walk {SIZES}", root) / "train.bin").ids
-    assert np.array_equal(ids(f"walk {SIZES}"), known)
-    assert not np.array_equal(ids(f"walk {SIZES} seed=2"), known)
 
 
 # ---- the walk measure ------------------------------------------------------------------------------
@@ -346,14 +359,5 @@ def test_the_walk_measure(walks, tmp_path):
     assert table.main([*flags[:2], f"--out={tmp_path / 'first'}", "--place=0", f"--value={first}"]) == 0
     [row] = Store(tmp_path / "first.jsonl").rows("walk")
     assert "kl_before" not in row and row["kl_after"] > 0  # nothing stands before the first place
-    for wrong, key in (("--place=12", "place"), ("--value=7", "value")):
-        with pytest.raises(UserError, match=key):
-            table.main([*flags, wrong])
-
-
-def test_planned_walks_are_checked_before_any_training():
-    planned = Run.make("sigma_gpt_random", 1, TableConfig(overlay="synthetic", flags="--source=walk")).wanted
-    assert find_measure("walk").check(WalkConfig([]), [planned]) == {"place": 50, "value": 120}
-    for wrong in ({"trunk": "gpt"}, {"source": "step"}, {"dataset": "text"}):
-        with pytest.raises(UserError):
-            find_measure("walk").check(WalkConfig([]), [planned | wrong])
+    with pytest.raises(UserError, match="place"):
+        table.main([*flags, "--place=12"])

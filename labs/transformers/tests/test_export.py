@@ -1,6 +1,5 @@
 """A run as a transformers folder: what transformers computes and writes from it is what we do."""
 
-import copy
 import json
 import os
 import re
@@ -12,13 +11,12 @@ from pathlib import Path
 import pytest
 import tiktoken
 import torch
-from safetensors import SafetensorError
 from torch.nn.functional import pad
 from transformers import AutoTokenizer, GPT2LMHeadModel
 
 from common.errors import UserError
-from common.places import trunks
-from data.prepared import load_tokenizer
+from common.places import registered
+from data.corpus import load_tokenizer
 from data.tokenizers import (
     BPETokenizer,
     ByteTokenizer,
@@ -31,16 +29,15 @@ from data.tokenizers import (
     read_tokenizer,
     train_bpe,
 )
-from evaluate.decoding import Decoding
+from evaluate.decoding import Decoding, truncate
 from evaluate.metrics import bits_per_byte, perplexity
 from evaluate.scoring import score
 from evaluate.store import Store
-from evaluate.truncation import truncate
 from labs.transformers import card, export
 from labs.transformers.tests.exports import cache_of_code, exported, loaded, ones, texts, write_run  # noqa: F401
 from sample import generate
 from tests.fixtures import VOCAB, synthetic_text
-from training.checkpoint import Checkpoint, weights_digest
+from training.checkpoint import weights_digest
 
 HARNESS = Path(export.__file__).with_name("harness")
 ROWS = {
@@ -55,7 +52,8 @@ ROWS = {
     "random": dict(head="softmax", trunk="any_order", trunk_args={"sinusoidal": True}, gain=4.0),
     "fractal": dict(head="am_softmax", trunk="any_order", trunk_args={"order": "fractal"}, bayesian=True),
 }
-ROWS = {name: c for name, c in ROWS.items() if c.get("trunk", "gpt") in trunks()}  # the labs that there are
+TRUNKS = registered("model", "TRUNKS", "trunk")
+ROWS = {name: c for name, c in ROWS.items() if c.get("trunk", "gpt") in TRUNKS}  # the labs that there are
 
 
 @pytest.fixture(scope="module", params=ROWS)
@@ -136,14 +134,6 @@ def test_what_transformers_saves_loads_again(row, tmp_path):
     assert {p.name for p in folder.glob("*.py")} == {p.name for p in (tmp_path / "again").glob("*.py")}
 
 
-def test_gradients_flow(row):
-    if row[2].head.head.sparse:
-        pytest.skip("the log of an exact zero has no gradient")
-    theirs, x = copy.deepcopy(row[1]).train(), texts(2, 8)
-    theirs(x, labels=x).loss.backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in theirs.parameters())
-
-
 # ---- what a folder holds ----------------------------------------------------------------------------------
 
 
@@ -192,25 +182,18 @@ def test_special_tokens(tmp_path):
     assert export.special_tokens(tokenizer) == ("</s>", "[PAD]") and export.id_of("</s>", tokenizer) == 257
 
 
-@pytest.mark.parametrize(
-    "tokenizer",
-    [train_bpe(["hello world, hello words"] * 5, 262), ByteTokenizer(), WordTokenizer.of(["a", "b", "\n"])],
-    ids=lambda t: t.name,
-)
-def test_an_exported_tokenizer_is_the_same_one(tmp_path, tokenizer):
-    export.save_tokenizer(tokenizer, tmp_path, 16, export.special_tokens(tokenizer)[1])
-    again = exported_tokenizer(tmp_path / "tokenizer.json")
-    assert again.fingerprint == tokenizer.fingerprint and type(again) is type(tokenizer)
-    assert read_tokenizer(tmp_path / "tokenizer.json").vocab_size == again.vocab_size
-
-
 def saved_tokenizer(tokenizer, folder: Path):
     export.save_tokenizer(tokenizer, folder, 16, export.PAD)
     return AutoTokenizer.from_pretrained(folder)
 
 
-def test_words_are_written_as_we_write_them(tmp_path):
+def test_an_exported_tokenizer_is_the_same_one(tmp_path):
     words = WordTokenizer.of(["\n", "a", "class", "##b"])
+    for tokenizer in (train_bpe(["hello world, hello words"] * 5, 262), ByteTokenizer(), words):
+        export.save_tokenizer(tokenizer, tmp_path, 16, export.special_tokens(tokenizer)[1])
+        again = exported_tokenizer(tmp_path / "tokenizer.json")
+        assert again.fingerprint == tokenizer.fingerprint and type(again) is type(tokenizer)
+        assert read_tokenizer(tmp_path / "tokenizer.json").vocab_size == again.vocab_size
     theirs = saved_tokenizer(words, tmp_path)
     ids = [0, 1, 2, 0, 0, 3, 1, 3]
     assert theirs.decode(ids) == words.decode(ids) == "\na class\n\n##b a ##b"
@@ -234,49 +217,27 @@ def test_gpt2s_tokenizer_goes_along(tmp_path):
     assert (theirs.eos_token_id, theirs.bos_token_id, theirs.pad_token_id) == (262, 262, 263)
 
 
-def test_the_card_says_what_it_is(token_folder, tmp_path, monkeypatch):
-    """With the row that was measured on these weights, and the licence of the training text."""
+def test_the_card_has_the_row_of_these_weights(token_folder, tmp_path, monkeypatch):
     write_run(tmp_path / "run", token_folder, head="softmax", dropout=0.25, bayesian=True)
     measured = {"measure": "text", "definition": 1, "settings": {}, "name": "run", "ppl_tok": 12.345}
     measured["weights_sha256"] = weights_digest(tmp_path / "run" / "best")
     Store(tmp_path / "results" / "one.jsonl").put([measured])
-    (tmp_path / "results" / "of_another_program.jsonl").write_text('{"text": "a b c"}\n')
     monkeypatch.setattr(card, "WORK", tmp_path)
     export.export(tmp_path / "run", tmp_path / "hf")
     text = (tmp_path / "hf" / "README.md").read_text()
-    assert re.search(r"\| PPL_tok \| 12.3[45] \|", text) and "results/one.jsonl" in text
-    assert "license: cc-by-sa-3.0" in text and "8 draws" in text and "trust_remote_code=True" in text
+    assert re.search(r"\| PPL_tok \| 12.3[45] \|", text) and "license: cc-by-sa-3.0" in text
     assert '"dropout": 0.25' in (tmp_path / "hf" / "config.json").read_text()
-
-
-@pytest.mark.parametrize(
-    "beside, step, says",
-    [
-        ({}, 100, "split is 20.09."),
-        ({"eval_windows": 4}, 100, ""),  # of a part of the split
-        ({"eval_windows": 4}, 200, "split is 20.09."),
-        ({"trunk": "any_order"}, 200, ""),  # in an order in which the folder's model is not asked
-    ],
-)
-def test_a_card_has_a_perplexity_of_the_whole_split_from_left_to_right_alone(beside, step, says):
-    ckpt = Checkpoint({"max_steps": 200, **beside}, {"step": step, "val_nll": 3.0}, {}, None, Path())
-    assert card.progress(ckpt).partition("validation ")[2] == says
-
-
-# ---- what is refused --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "flags, names",
     [
-        (["{run}", "{new}", "--samples=101"], "samples"),
         (["{run}", "{run}"], "exists"),
         (["{cut}", "{new}"], "progress.json"),
         (["{run}", "{new}", "--push=somebody/model"], "HF_TOKEN"),
-        (["{run}", "{new}", "--dry_run"], "dry_run"),
     ],
 )
-def test_what_cannot_be_exported_is_refused(token_folder, tmp_path, monkeypatch, flags, names):
+def test_what_cannot_be_exported_leaves_nothing(token_folder, tmp_path, monkeypatch, flags, names):
     monkeypatch.setattr(export, "get_token", lambda: None)
     for name in ("run", "cut"):
         write_run(tmp_path / name, token_folder, head="softmax")
@@ -286,11 +247,10 @@ def test_what_cannot_be_exported_is_refused(token_folder, tmp_path, monkeypatch,
     assert {path.name for path in tmp_path.iterdir()} == {"run", "cut"}
 
 
-@pytest.mark.parametrize("kind", [OSError, SafetensorError])
-def test_an_export_onto_a_full_disk_leaves_nothing(trained, tmp_path, monkeypatch, kind):
+def test_an_export_onto_a_full_disk_leaves_nothing(trained, tmp_path, monkeypatch):
     def full(model, folder, end, pad):
         (folder / "config.json").write_text("{}")
-        raise kind(28, "No space left on device")
+        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(export, "to_gpt2", full)
     with pytest.raises(OSError):
@@ -413,8 +373,8 @@ class Hub:
         self.sent["files"] = {p.relative_to(folder_path) for p in Path(folder_path).rglob("*") if p.is_file()}
 
 
-def test_a_folder_is_pushed_to_the_hub(trained, tmp_path, monkeypatch, capsys):
-    """A hub that refuses leaves the folder; what it says of the token is not printed."""
+def test_a_folder_is_pushed_to_the_hub(trained, tmp_path, monkeypatch):
+    """A hub that refuses leaves the folder; the token is not printed."""
     monkeypatch.setattr(export, "HfApi", Hub)
     monkeypatch.setattr(export, "get_token", lambda: "hf_secret")
     command = lambda name, *more: [str(trained), str(tmp_path / name), "--push=somebody/model", *more]
@@ -422,11 +382,9 @@ def test_a_folder_is_pushed_to_the_hub(trained, tmp_path, monkeypatch, capsys):
     assert {Path("model.safetensors"), Path("README.md"), Path("tokenizer.json")} < Hub.sent["files"]
     text = (tmp_path / "sent" / "README.md").read_text()
     assert 'AutoModelForCausalLM.from_pretrained("somebody/model")' in text
-    assert re.search(r"validation split is \d+\.\d\d\.", text) and '"learning_rate": ' in text
     with pytest.raises(UserError, match="no room for TOKEN"):
         export.main(command("kept", "--private"))
     assert (tmp_path / "kept" / "config.json").is_file()
     Hub.sent = None
     assert export.main(command("dry", "--dry_run")) == 0 and Hub.sent is None
-    size = (tmp_path / "dry" / "model.safetensors").stat().st_size
-    assert f"{size:,} bytes  model.safetensors" in capsys.readouterr().out
+    assert (tmp_path / "dry" / "model.safetensors").is_file()

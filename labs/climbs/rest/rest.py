@@ -12,7 +12,7 @@ from common.device import autocast, float64_device, to_float64
 from labs.orders.asking import Asker
 from labs.orders.filling import in_order
 from labs.orders.readers import places_of, reader_of
-from labs.orders.samplers import continued
+from labs.orders.samplers import continue_texts
 from labs.sequences.questions import FREE
 
 BATCH = 256  # texts
@@ -70,7 +70,7 @@ def sample_rest(asker: Asker, text: Tensor, seed: int) -> Tensor:
 
     def filled(part: Tensor) -> Tensor:
         if asker.order == "left_to_right":
-            return continued(asker, part, generator).text
+            return continue_texts(asker, part, generator).text
         reader = reader_of(asker.model, part, asker.draws, dtype=asker.dtype)
         return in_order(reader, generator, order=asker.fills, given=asker.given).text
 

@@ -129,17 +129,12 @@ def width(layers: str, shape: Sequence[int]) -> int:
 
 def layer(item: Item, shape: Shape) -> tuple[list[nn.Module], Shape]:
     """The modules of a layer for an input of this shape, and the shape of what they give."""
-    if item.name not in LAYERS:
-        raise ValueError(f"layers: unknown layer {item.name!r}; known: {', '.join(LAYERS)}")
-    if shape.flat and item.name in ("Conv", "MaxPool", "Pad"):
-        raise ValueError(f"layers: {item} stands behind FC, which leaves no image")
     try:
         made, now = LAYERS[item.name](shape, *item.values)
-    except (TypeError, ValueError, RuntimeError):  # other values than it takes, or than torch can
-        like = EXAMPLES.get(item.name, item.name)
-        raise ValueError(f"layers: {item} is not as {like}, or too large") from None
-    if now.numbers < 1:
-        raise ValueError(f"layers: an image of {shape.height} x {shape.width} is too small for {item}")
+    except (KeyError, TypeError, ValueError, RuntimeError):  # other values than it takes, or than torch can
+        raise ValueError(f"layers: {item} is none of {', '.join(LAYERS)} with its values") from None
+    if now.numbers < 1 or (shape.flat and item.name in ("Conv", "MaxPool", "Pad")):
+        raise ValueError(f"layers: {item} does not fit an image of {shape.height} x {shape.width}")
     return made, now
 
 
@@ -147,13 +142,6 @@ def layer(item: Item, shape: Shape) -> tuple[list[nn.Module], Shape]:
 # Layers: the shape before and the values in brackets -> modules and the shape behind them
 
 Made = tuple[list[nn.Module], Shape]
-EXAMPLES = {
-    "Conv": "Conv[3x3,64]",
-    "MaxPool": "MaxPool[2x2,2] or MaxPool[2x2,2,same]",
-    "FC": "FC[256]",
-    "Dropout": "Dropout[0.2]",
-    "Pad": "Pad[4]",
-}
 
 
 def positive(text: str) -> int:

@@ -1,12 +1,12 @@
 """Prepare images as tokens: of each its class, then its codes in raster order.
 
-    python labs/image_tokens/prepare.py [--source="digits vq"] [--out=DIR] [--force]
-    python labs/image_tokens/prepare.py --source="mnist patches codes=128 in=DIR"
-    python labs/image_tokens/prepare.py --source="files codes=16384 classes=1000 in=DIR"
+    python labs/images/image_tokens/prepare.py [--source="digits vq"] [--out=DIR] [--force]
+    python labs/images/image_tokens/prepare.py --source="mnist patches codes=128 in=DIR"
+    python labs/images/image_tokens/prepare.py --source="files codes=16384 classes=1000 in=DIR"
 
-`--source` is digits, mnist, cifar10 or cifar100, then vq or patches (labs/image_tokens/codecs.py; a vq is
+`--source` is digits, mnist, cifar10 or cifar100, then vq or patches (codecs.py beside this file; a vq is
 trained here first), then settings, at last in=DIR, the folder with the images' files. Without it they come
-from the Hugging Face hub. Or it is files: codes that another program made (labs/image_tokens/files.py).
+from the Hugging Face hub. Or it is files: codes that another program made (files.py).
 
 The vocabulary is the codes, the classes, and a token for no class. Training sees that one instead of the
 class in `drop` per cent of its sequences, other ones each time (data.batches.TextSource), for classifier-free
@@ -24,19 +24,16 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from common.config import cli, read
 from common.errors import UserError
 from common.files import locked, read_json, write_json
-from data.corpus import Contents
-from data.prepared import SPLITS, is_prepared, read_meta
-from data.settings import PrepareConfig
-from data.splits import Split
+from data.corpus import SPLITS, Contents, PrepareConfig, Split, is_prepared, read_meta, refuse_another
 from data.tokenizers import WordTokenizer
 from labs.classes.sets import KINDS, ImageSet, open_images
-from labs.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
-from labs.image_tokens.files import digest_of, open_files
+from labs.images.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
+from labs.images.image_tokens.files import digest_of, open_files
 from labs.sequences.generated import GeneratedCorpus
 from labs.sequences.settings import GeneratorSettings
 
@@ -113,11 +110,6 @@ def read_source(source: str) -> ImageTokenSource:
     if images != FILES and tokenizer not in CODECS:
         raise UserError(f"source {source!r}: {tokenizer!r} is no tokenizer; give {' or '.join(CODECS)}")
     settings = ImageTokenSettings.parse(" ".join(rest))
-    unread = {"vq": (), "patches": ("steps",), "": ("patch", "steps", "seed")}[tokenizer]
-    if wrong := [item for item in settings.unusual() if item.partition("=")[0] in unread]:
-        raise UserError(
-            f"source {source!r}: {wrong[0]} has no meaning with {tokenizer or images}; leave it out"
-        )
     if (images == FILES) != bool(settings.classes) or (images == FILES and not folder):
         raise UserError(
             f"source {source!r}: files need classes=NUMBER and in=DIR, and of images the classes are known"
@@ -207,7 +199,7 @@ def image_chunks(out: Path, s: ImageTokenSource, force: bool) -> tuple[int, dict
     return places, {split: partial(chunks, split) for split in SPLITS}
 
 
-def settled(out: Path, s: ImageTokenSource) -> ImageTokenSource:
+def with_folder(out: Path, s: ImageTokenSource) -> ImageTokenSource:
     """`s`, or what `out` was prepared from if that is the same but for the images' folder, which `s` lacks.
 
     UserError if `s` names another folder, or if there are other images in it now.
@@ -218,13 +210,9 @@ def settled(out: Path, s: ImageTokenSource) -> ImageTokenSource:
     recorded = read_source(record)
     if not s.folder:
         return recorded
-    if s.folder != recorded.folder:
-        raise UserError(
-            f"{out} was prepared from {record!r}: leave in= out to use it as it is, or prepare.py --force to "
-            "start over (or with another --out)"
-        )
-    if is_prepared(out, WordTokenizer.name) and read_codec(out)[1].get("images_sha256") != s.open().sha256:
-        raise UserError(f"{out} was made of other images than {s.folder} now has: --force starts over")
+    refuse_another(out, {"source": record}, {"source": str(s)})
+    if is_prepared(out, WordTokenizer.name):
+        refuse_another(out, read_codec(out)[1], {"images_sha256": s.open().sha256})
     return s
 
 
@@ -244,14 +232,12 @@ def file_chunks(s: ImageTokenSource) -> tuple[int, dict[str, Callable[[], Chunks
 def codes_record(out: Path, folder: Path, force: bool) -> Callable[[], None]:
     """What writes, beside the splits, which codes they are of. UserError if `out` was made of others."""
     path, digest = out / "codes.json", digest_of(folder)
-    if path.is_file() and not force and read_json(path).get("sha256") != digest:
-        raise UserError(
-            f"{out} was made of other codes than {folder} now has: prepare.py --force starts over"
-        )
+    if path.is_file() and not force:
+        refuse_another(out, read_json(path), {"sha256": digest})
     return partial(write_json, path, {"sha256": digest})
 
 
-class ImageTokenCorpus(GeneratedCorpus[ImageTokensConfig, ImageTokenSettings]):
+class ImageTokenCorpus(GeneratedCorpus):
     measure = "images"  # or orders, for other programs' codes: they are no text
     sampler = "labs/images/sample.py"
 
@@ -264,11 +250,9 @@ class ImageTokenCorpus(GeneratedCorpus[ImageTokensConfig, ImageTokenSettings]):
 
     def contents(self, c: ImageTokensConfig) -> Contents:
         s, out = read_source(c.source), Path(c.out)
-        s = s if c.force else settled(out, s)
-        layout, finish = Layout(s.settings.codes, s.classes), None
+        s = s if c.force else with_folder(out, s)
+        layout = Layout(s.settings.codes, s.classes)
         places, chunks = file_chunks(s) if s.images == FILES else image_chunks(out, s, c.force)
-        if s.images == FILES:
-            finish = codes_record(out, Path(s.folder), c.force)
         drop = s.settings.drop / 100
         shape: dict[str, Any] = {
             "length": places + GIVEN,
@@ -277,7 +261,10 @@ class ImageTokenCorpus(GeneratedCorpus[ImageTokensConfig, ImageTokenSettings]):
             "absent": layout.none,
         }
         splits = {split: Split(partial(sequences, layout, some), **shape) for split, some in chunks.items()}
-        return Contents(str(s), splits, layout.words, finish=finish)
+        contents = Contents(str(s), splits, layout.words)
+        if s.images == FILES:
+            return contents._replace(finish=codes_record(out, Path(s.folder), c.force))
+        return contents
 
 
 corpus = ImageTokenCorpus(__file__, ImageTokensConfig, ImageTokenSettings)

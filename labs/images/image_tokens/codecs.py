@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from common.errors import UserError, reading
 from common.files import read_json, replacing, write_json
 from common.log import Progress
-from labs.classes.sets import described
 
 AT_ONCE = 500  # images
 FITTED = 200_000  # patches at most that k-means is fitted to
@@ -75,9 +74,7 @@ def grid_of(shape: tuple[int, int, int], patch: int) -> tuple[int, int]:
     """Rows and columns of codes. UserError if the patches do not fill the image."""
     _, height, width = shape
     if height % patch or width % patch:
-        raise UserError(
-            f"patch = {patch}: images of {described(shape)} are not made of patches of {patch} x {patch}"
-        )
+        raise UserError(f"patch = {patch}: images of {height} x {width} are not made of such patches")
     return height // patch, width // patch
 
 
@@ -102,8 +99,6 @@ class Patches(Codec):
         places, rng = math.prod(self.grid), np.random.default_rng(seed)
         few = rng.permutation(len(pixels))[: FITTED // places + 1]
         patches = self.vectors(torch.from_numpy(pixels[np.sort(few)]).float() / 255).flatten(0, 1).numpy()
-        if len(patches) < self.codes:
-            raise UserError(f"codes = {self.codes}: there are only {len(patches)} patches to take them from")
         means = MiniBatchKMeans(self.codes, random_state=seed, batch_size=4096, n_init=3)
         self.codebook.copy_(torch.from_numpy(means.fit(patches).cluster_centers_))
 
@@ -167,7 +162,7 @@ class VQ(Codec):
             z = self.vectors(x)
             seen = z.detach().flatten(0, 1)
             if step == 0:
-                total = spread(seen, self.codes, rng)
+                total = some_vectors(seen, self.codes, rng)
                 self.codebook.copy_(total)
             code = self.nearest(z.detach())
             q = self.codebook[code]
@@ -187,11 +182,11 @@ class VQ(Codec):
         total.lerp_(torch.zeros_like(total).index_add_(0, code, z), 1 - self.DECAY)
         unused = count < self.UNUSED * len(z) / self.codes
         count[unused] = 1.0
-        total[unused] = spread(z, int(unused.sum()), rng)
+        total[unused] = some_vectors(z, int(unused.sum()), rng)
         self.codebook.copy_(total / count[:, None])
 
 
-def spread(z: Tensor, n: int, rng: np.random.Generator) -> Tensor:
+def some_vectors(z: Tensor, n: int, rng: np.random.Generator) -> Tensor:
     """`n` of the vectors z (N, D)."""
     return z[torch.from_numpy(rng.integers(len(z), size=n))]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from common.errors import UserError
-from data.prepared import SPLITS
+from data.corpus import SPLITS
 
 HELD_OUT, MOST = 0.02, 10_000  # of the train images, where there is no validation file
 
@@ -44,7 +44,7 @@ def open_files(folder: Path, codes: int, classes: int) -> dict[str, Coded]:
     for split in SPLITS:
         path = folder / f"{split}_codes.npy"
         if split == "train" or path.is_file():
-            opened[split] = open_split(path, folder / f"{split}_labels.npy", codes, classes)
+            opened[split] = open_codes(path, folder / f"{split}_labels.npy", codes, classes)
     train = opened["train"]
     for split, other in opened.items():
         if other.codes.shape[1] != train.codes.shape[1]:
@@ -55,14 +55,12 @@ def open_files(folder: Path, codes: int, classes: int) -> dict[str, Coded]:
     if "validation" not in opened:
         order = np.random.default_rng(0).permutation(len(train.rows))
         cut = min(MOST, max(1, round(HELD_OUT * len(order))))
-        if cut >= len(order):
-            raise UserError(f"{folder / 'train_codes.npy'} has {len(order)} images: too few to hold some out")
         opened["train"] = train._replace(rows=np.sort(order[cut:]))
         opened["validation"] = train._replace(rows=np.sort(order[:cut]))
     return {split: opened[split] for split in SPLITS if split in opened}
 
 
-def open_split(path: Path, labels_path: Path, codes: int, classes: int) -> Coded:
+def open_codes(path: Path, labels_path: Path, codes: int, classes: int) -> Coded:
     ids, labels = read_npy(path, 2), read_npy(labels_path, 1)
     if len(ids) != len(labels):
         raise UserError(f"{path} has {len(ids)} images and {labels_path} {len(labels)} labels: as many")
@@ -84,11 +82,9 @@ def in_range(path: Path, values: np.ndarray, limit: int, name: str, setting: str
 
 def read_npy(path: Path, dimensions: int) -> np.ndarray:
     """The whole numbers of a .npy file, mapped into memory."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: give the folder with *_codes.npy and *_labels.npy")
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except (ValueError, EOFError) as error:
         raise UserError(f"{path} is cut short, damaged or no array of numbers ({error})") from None
     if not np.issubdtype(values.dtype, np.integer) or values.ndim != dimensions or not values.size:
         shape = "(images, codes)" if dimensions == 2 else "(images,)"

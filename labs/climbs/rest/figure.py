@@ -13,9 +13,9 @@ from common.files import beside, replacing
 from evaluate import figures
 from evaluate.views import samples_file
 from labs.climbs.rates import BIN, RATES, STEP
+from labs.climbs.rest.rest import can_be_asked, density, sample_rest
 from labs.embeddings import tsne
 from labs.orders.asking import Asker
-from labs.rest.rest import can_be_asked, density, sample_rest
 from labs.sequences.exact import UNKNOWN, Chain
 
 if TYPE_CHECKING:
@@ -131,4 +131,4 @@ def draw_climbs(columns: dict[str, Arrays], out: Path) -> list[Path]:
     if len(real) < tsne.LEAST or not sampled:
         return []
     climbs = {name: RATES[tokens].astype(float) for name, tokens in ({"real": real} | sampled).items()}
-    return tsne.draw(climbs, beside(out, ".embeddings"), real="real")
+    return tsne.draw_tsne(climbs, beside(out, ".embeddings"), real="real")

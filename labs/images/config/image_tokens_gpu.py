@@ -1,5 +1,5 @@
 # Overlay: codes of a larger tokenizer, one GPU: GPT-B of LlamaGen and of the GS-Softmax document (section
-# 4.1), 256 codes of 16,384 for an image of 256 x 256, 1,000 classes. DIR: see labs/image_tokens/files.py.
+# 4.1), 256 codes of 16,384 for an image of 256 x 256, 1,000 classes. DIR: see image_tokens/files.py.
 # python train.py config/gs_softmax_f1.py config/image_tokens_gpu.py \
 #     --source="files codes=16384 classes=1000 in=DIR"
 dataset = "image_tokens"

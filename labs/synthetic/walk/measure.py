@@ -22,11 +22,11 @@ from evaluate.checks import check_comparable, check_planned, open_split
 from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.sampling import WEIGHT_DRAWS, weight_draws
 from evaluate.store import Row
-from evaluate.views import Grid, View, problems
+from evaluate.views import View, problems, table
+from labs.climbs.rest.figure import has_arrays, read_arrays, shade, write_arrays
+from labs.climbs.rest.rest import density
 from labs.orders.asking import Asker
 from labs.orders.trunk import TRUNKS
-from labs.rest.figure import has_arrays, read_arrays, shade, write_arrays
-from labs.rest.rest import density
 from labs.sequences.questions import FREE
 from labs.synthetic.prepare import corpus
 from labs.synthetic.tasks import Walk
@@ -48,10 +48,8 @@ class WalkConfig:
     # fmt: on
 
 
-def check_walk(path: Path | str, dataset: str, trunk: str) -> None:
-    """UserError for a run that is of no walk, or cannot be asked about the places before a known one."""
-    if dataset != "synthetic":
-        raise UserError(f"{path} was not trained on the walk: give a run of --source=walk")
+def check_trunk(path: Path | str, trunk: str) -> None:
+    """UserError for a run that cannot be asked about the places before a known one."""
     if trunk not in TRUNKS:
         raise UserError(f"{path} reads from left to right alone: give a run of config/sigma_gpt_random.py")
 
@@ -74,10 +72,10 @@ class WalkSession(Session):
         self.c = c
         runs = open_runs(c.checkpoints, which="last")
         for run in runs:
-            check_walk(run.path, run.ckpt.config["dataset"], run.ckpt.config.get("trunk", "gpt"))
+            check_trunk(run.path, run.ckpt.config.get("trunk", "gpt"))
         check_comparable(runs, any_order=True)
         split = open_split(runs, c.data, "test")
-        self.subjects, self.settings = runs, settings_of(c) | {"corpus": split.info["sha256"]}
+        self.subjects, self.settings = runs, walk_settings(c) | {"corpus": split.info["sha256"]}
         walk = walk_of(runs[0].path, str(split.info["source"]), c.place)
         self.low, self.text = walk.low, np.full(walk.T, FREE)
         self.text[c.place] = token = c.value - walk.low
@@ -107,7 +105,7 @@ class WalkSession(Session):
         return means | {"walks": len(self.passing)}
 
 
-def settings_of(c: WalkConfig) -> dict[str, Any]:
+def walk_settings(c: WalkConfig) -> dict[str, Any]:
     """What two rows must share to stand in one table."""
     return {"place": c.place, "value": c.value}
 
@@ -117,10 +115,10 @@ class WalkMeasure(Measure):
 
     def check(self, c: WalkConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for run in wanted:
-            check_walk(run["out_dir"], run["dataset"], run["trunk"])
+            check_trunk(run["out_dir"], run["trunk"])
             walk_of(run["out_dir"], run["source"], c.place)
         check_planned(wanted, any_order=True)
-        return settings_of(c)
+        return walk_settings(c)
 
     def view(self, rows: list[Row]) -> View:
         """A line a run."""
@@ -128,7 +126,7 @@ class WalkMeasure(Measure):
         lines = [
             [row["name"], *(f"{row[key]:.4g}" if key in row else "-" for key in COLUMNS)] for row in measured
         ]
-        return View([Grid(["", *COLUMNS.values()], lines), problems(rows)])
+        return View([table(["", *COLUMNS.values()], lines), problems(rows)])
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
         """OUT.png: the exact density, the split's, and that of each run that has its arrays."""

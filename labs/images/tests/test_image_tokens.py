@@ -6,16 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.image import imread
 
 from common.errors import UserError
 from data.batches import TextSource, Windows
 from data.tokens import open_tokens
 from evaluate.decoding import AS_SCORED
 from labs.classes.sets import Images, ImageSet
-from labs.image_tokens.codecs import VQ, Patches, make_codec, read_codec, save_codec
-from labs.image_tokens.prepare import Layout, corpus
 from labs.images import sample
-from labs.images.guidance import guided, only_codes, sample_codes
+from labs.images.guidance import guide, only_codes, sample_codes
+from labs.images.image_tokens.codecs import VQ, Patches, make_codec, read_codec, save_codec
+from labs.images.image_tokens.prepare import Layout, corpus
 from model import build
 from tests.fixtures import train_on
 
@@ -42,14 +43,14 @@ def images() -> ImageSet:
 @pytest.fixture
 def here(images, monkeypatch):
     """The made images take the digits' place."""
-    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: images)
+    monkeypatch.setattr("labs.images.image_tokens.prepare.open_images", lambda *_: images)
 
 
 @pytest.fixture(scope="session")
 def folder(images, tmp_path_factory) -> Path:
     """A prepared folder of them. Read only."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("labs.image_tokens.prepare.open_images", lambda *_: images)
+        patch.setattr("labs.images.image_tokens.prepare.open_images", lambda *_: images)
         return corpus.prepare(tmp_path_factory.mktemp("images") / "words", "words", LOSSLESS)
 
 
@@ -96,40 +97,27 @@ def test_vq_learns_codes_and_comes_back_from_its_files(images, tmp_path):
     again, record = read_codec(tmp_path)
     assert record["source"] == "x"
     assert np.array_equal(again.encode(images.test.pixels), after.encode(images.test.pixels))
+    for file in ("codec.safetensors", "codec.json"):
+        (tmp_path / file).write_bytes(b"x")
+        with pytest.raises(UserError, match="codec"):
+            read_codec(tmp_path)
 
 
-def test_where_the_images_lie(images, tmp_path, monkeypatch):
-    """A prepared folder serves whoever does not say where; another place or other images are refused."""
-    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: images)
+def test_a_prepared_folder_needs_no_images_and_other_ones_are_refused(images, tmp_path, monkeypatch):
+    def lie(found: ImageSet | None) -> None:
+        monkeypatch.setattr("labs.images.image_tokens.prepare.open_images", lambda *_: found)
+
     out, here = tmp_path / "words", f"{LOSSLESS} in={tmp_path}"
+    lie(images)
     corpus.prepare(out, "words", here)
-    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: pytest.fail("it needs no images"))
+    lie(None)
     assert corpus.prepare(out, "words", LOSSLESS) == out
-    with pytest.raises(UserError, match="prepared from"):
+    with pytest.raises(UserError, match="source"):
         corpus.prepare(out, "words", f"{LOSSLESS} in={tmp_path / 'other'}")
-    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: images)
-    assert corpus.prepare(out, "words", here) == out
-    changed = images._replace(train=made(80, 5))
-    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: changed)
+    lie(images._replace(train=made(80, 5)))
     with pytest.raises(UserError, match="images"):
         corpus.prepare(out, "words", here)
     assert corpus.prepare(out, "words", here, force=True) == out
-
-
-@pytest.mark.parametrize("name, change", [("codec.safetensors", b"x"), ("codec.json", b"[]")])
-def test_a_damaged_codec_is_named(folder, tmp_path, name, change):
-    for file in ("codec.safetensors", "codec.json"):
-        (tmp_path / file).write_bytes((folder / file).read_bytes())
-    (tmp_path / name).write_bytes(change)
-    with pytest.raises(UserError, match="codec"):
-        read_codec(tmp_path)
-
-
-@pytest.mark.parametrize("source", ["digits patches patch=3", "digits vq patch=3"])
-def test_what_cannot_be_prepared(here, tmp_path, source):
-    with pytest.raises(UserError, match="patch"):
-        corpus.prepare(tmp_path / "x", "words", source)
-    assert not list(tmp_path.glob("x/*"))
 
 
 # ---- the corpus
@@ -169,19 +157,10 @@ def test_the_class_is_dropped_in_its_share_and_nothing_else(folder):
     assert set(first.unique().tolist()) == {*range(6, 17)}
     assert all(int(b.tokens[:, 1:].max()) < 6 for b in batches)
     assert all(len(b.targets.ids) == 8 * 16 and int(b.targets.ids.max()) < 6 for b in batches)
-    again = source_of(folder)
+    again, whole = source_of(folder), batches[5].tokens
     assert all(torch.equal(again.batch(s, 0).tokens, batches[s].tokens) for s in (0, 7, 199))
-
-
-def test_processes_drop_what_one_would(folder):
-    whole = source_of(folder).batch(5, 0).tokens
     halves = [source_of(folder, rank=r, world=2).batch(5, 0).tokens for r in (0, 1)]
     assert torch.equal(whole[0::2], halves[0]) and torch.equal(whole[1::2], halves[1])
-
-
-def test_without_drop_every_sequence_has_its_class(images, here, tmp_path):
-    folder = corpus.prepare(tmp_path / "all", "words", LOSSLESS + " drop=0")
-    assert all((source_of(folder).batch(step, 0).tokens[:, 0] < 16).all() for step in range(50))
 
 
 # ---- guidance
@@ -190,16 +169,16 @@ def test_without_drop_every_sequence_has_its_class(images, here, tmp_path):
 def test_guidance_of_softmax_is_guidance_of_logits():
     a, b = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0)).unbind(0)
     expected = (b + 2.5 * (a - b)).log_softmax(1)
-    torch.testing.assert_close(guided(a.log_softmax(1), b.log_softmax(1), 2.5), expected)
-    torch.testing.assert_close(guided(a.log_softmax(1), b.log_softmax(1), 1.0), a.log_softmax(1))
+    torch.testing.assert_close(guide(a.log_softmax(1), b.log_softmax(1), 2.5), expected)
+    torch.testing.assert_close(guide(a.log_softmax(1), b.log_softmax(1), 1.0), a.log_softmax(1))
 
 
 def test_guidance_of_exact_zeros():
     p, q = torch.tensor([[0.5, 0.3, 0.0, 0.2]]), torch.tensor([[0.25, 0.0, 0.75, 0.0]])
     # .5 (.5 / .25), and what has no probability without the class keeps its own
     expected = torch.tensor([[1.0, 0.3, 0.0, 0.2]]) / 1.5
-    torch.testing.assert_close(guided(p.log(), q.log(), 2.0).exp(), expected)
-    torch.testing.assert_close(guided(p.log(), q.log(), 1.0).exp(), p)
+    torch.testing.assert_close(guide(p.log(), q.log(), 2.0).exp(), expected)
+    torch.testing.assert_close(guide(p.log(), q.log(), 1.0).exp(), p)
 
 
 GAIN = {"softmax": 15.0, "sparsemax": 3.0}  # at which several codes are probable
@@ -229,8 +208,10 @@ def distribution(model, label: int, layout: Layout, scale: float) -> dict[tuple[
 
 @pytest.mark.parametrize("head", ["softmax", "sparsemax"])
 @pytest.mark.parametrize("scale", [1.0, 2.0])
-def test_samples_have_the_probabilities_of_the_formula(head, scale):
-    model, layout = tiny_model(head), Layout(codes=3, classes=2)
+@pytest.mark.parametrize("trunk", ["gpt", "any_order"])
+def test_samples_have_the_probabilities_of_the_formula(head, scale, trunk):
+    """A model of any order draws from left to right."""
+    model, layout = tiny_model(head, trunk), Layout(codes=3, classes=2)
     expected = distribution(model, 1, layout, scale)
     n, generator = 4000, torch.Generator().manual_seed(0)
     draws = model.head.draws(1, 0)
@@ -247,52 +228,32 @@ def test_a_class_is_never_a_code():
     assert p[:, 3:].sum() == 0 and p[:, :3].sum(1) == pytest.approx(1)
 
 
-def test_a_model_of_any_order_draws_from_left_to_right():
-    model, layout = tiny_model("softmax", "any_order"), Layout(3, 2)
-    generator = torch.Generator().manual_seed(0)
-    codes = sample_codes(model, model.head.draws(1, 0), layout, np.arange(10) % 2, 2.0, AS_SCORED, generator)
-    assert codes.shape == (10, 2) and codes.max() < 3
-
-
 # ---- labs/images/sample.py
 
 
-def test_sample_hands_over_and_draws_a_picture(run, tmp_path):
-    from matplotlib.image import imread
-
-    out = tmp_path / "sub.png"
-    argv = [str(run), "--class", "7", "--cfg", "2.0", "--grid", "3x2", f"--out={out}", "--device=cpu"]
-    assert sample.main(argv) == 0
-    side = 8 * 8 + 1  # each pixel 8 times, and a line
-    assert imread(out).shape[:2] == (3 * side - 1, 2 * side - 1)
+def drawn(run: Path, out: Path, *flags: str) -> np.ndarray:
+    assert sample.main([str(run), f"--out={out}", "--device=cpu", *flags]) == 0
+    return imread(out) if out.suffix == ".png" else np.load(out)
 
 
-def test_codes_are_written_and_the_same_again(run, tmp_path):
-    files = [tmp_path / "a.npy", tmp_path / "b.npy"]
-    for out in files:
-        assert sample.main([str(run), "--grid=2x5", f"--out={out}", "--device=cpu"]) == 0
-    a, b = map(np.load, files)
+def test_a_picture_and_codes_are_drawn(run, tmp_path):
+    side, codes = 8 * 8 + 1, tmp_path / "codes.npy"  # each pixel 8 times, and a line
+    picture = drawn(run, tmp_path / "sub.png", "--class", "7", "--cfg", "2.0", "--grid", "3x2")
+    assert picture.shape[:2] == (3 * side - 1, 2 * side - 1)
+    a, b = (drawn(run, codes, "--grid=2x5") for _ in range(2))
     assert a.shape == (10, 16) and a.max() < 6 and np.array_equal(a, b)
-    for out, flag in zip(files, ("--temperature=0", "--min_p=1")):  # a cut acts on each code
-        assert sample.main([str(run), "--grid=2x5", f"--out={out}", "--device=cpu", flag]) == 0
-    assert np.array_equal(*map(np.load, files)) and not np.array_equal(a, np.load(files[0]))
-
-
-@pytest.mark.parametrize("flag", ["class=10", "cfg=0.5", "grid=0x3", "out=x.jpg", "data=nosuch"])
-def test_what_cannot_be_drawn_is_said(run, flag, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises((UserError, OSError), match="nosuch|" + flag.split("=")[0]):
-        sample.main([str(run), f"--{flag}", "--device=cpu"])
-    assert not list(tmp_path.iterdir())
+    # a cut acts on each code
+    c, d = (drawn(run, codes, "--grid=2x5", flag) for flag in ("--temperature=0", "--min_p=1"))
+    assert np.array_equal(c, d) and not np.array_equal(a, c)
 
 
 def test_a_model_that_always_saw_its_class_is_not_guided(here, tmp_path):
     folder = corpus.prepare(tmp_path / "all", "words", LOSSLESS + " drop=0")
+    assert all((source_of(folder).batch(step, 0).tokens[:, 0] < 16).all() for step in range(50))
     train_on(folder, tmp_path / "run", **SMALL)
-    out = f"--out={tmp_path / 'x.npy'}"
+    assert len(drawn(tmp_path / "run", tmp_path / "x.npy", "--grid=1x2")) == 2
     with pytest.raises(UserError, match="guided"):
-        sample.main([str(tmp_path / "run"), "--cfg=2", out, "--device=cpu"])
-    assert sample.main([str(tmp_path / "run"), "--grid=1x2", out, "--device=cpu"]) == 0
+        drawn(tmp_path / "run", tmp_path / "x.npy", "--cfg=2")
 
 
 # ---- codes of another program
@@ -316,25 +277,16 @@ def test_files_become_a_corpus_that_trains(files, tmp_path, monkeypatch):
     assert sorted(map(tuple, rows)) == sorted(map(tuple, every)) and len(held_out) == 5
     assert not (folder / "test.bin").exists()
     train_on(folder, tmp_path / "run", **SMALL | dict(block_size=5, head="gs_softmax_f1"))
-    out = tmp_path / "codes.npy"
     with pytest.raises(UserError):
-        sample.main([str(tmp_path / "run"), f"--out={tmp_path / 'x.png'}", "--device=cpu"])
-    assert sample.main([str(tmp_path / "run"), "--cfg=2", "--grid=3x2", f"--out={out}", "--device=cpu"]) == 0
-    assert np.load(out).shape == (6, 4) and np.load(out).max() < 5
+        drawn(tmp_path / "run", tmp_path / "x.png")
+    codes = drawn(tmp_path / "run", tmp_path / "codes.npy", "--cfg=2", "--grid=3x2")
+    assert codes.shape == (6, 4) and codes.max() < 5
 
 
-@pytest.mark.parametrize(
-    "name, values",
-    [
-        ("train_codes", np.array([{}])),
-        ("train_codes", np.zeros((60, 4))),
-        ("train_codes", np.full((60, 4), 5)),
-        ("train_labels", np.full(60, 3)),
-        ("test_codes", np.zeros((5, 4), int)),  # without labels
-    ],
-)
-def test_files_that_are_wrong_are_named(files, tmp_path, name, values):
-    np.save(files / f"{name}.npy", values, allow_pickle=True)
-    with pytest.raises((UserError, OSError), match="codes|labels"):
+@pytest.mark.parametrize("codes", [np.array([{}]), np.zeros((60, 4)), np.full((60, 4), 5)])
+def test_files_that_are_wrong_are_named(files, tmp_path, codes):
+    """Also pickled ones, which are not read."""
+    np.save(files / "train_codes.npy", codes, allow_pickle=True)
+    with pytest.raises(UserError, match="train_codes"):
         corpus.prepare(tmp_path / "words", "words", f"files codes=5 classes=3 in={files}")
     assert not (tmp_path / "words").exists()

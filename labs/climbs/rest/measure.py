@@ -35,10 +35,9 @@ from evaluate.sampling import WEIGHT_DRAWS, weight_draws
 from evaluate.settings import run_seed
 from evaluate.store import Row
 from evaluate.summary import grouped
-from evaluate.views import Grid, View, mean, problems
+from evaluate.views import View, mean, problems, table
 from labs.climbs.rates import RATES
-from labs.orders.asking import Asker
-from labs.rest.figure import (
+from labs.climbs.rest.figure import (
     Panel,
     draw_climbs,
     draw_futures,
@@ -47,7 +46,8 @@ from labs.rest.figure import (
     read_arrays,
     write_arrays,
 )
-from labs.rest.rest import can_be_asked, density, rest_nats, sample_rest
+from labs.climbs.rest.rest import can_be_asked, density, rest_nats, sample_rest
+from labs.orders.asking import Asker
 from labs.sequences.exact import Chain, Sequences
 from labs.sequences.questions import FREE, spread
 from labs.sequences.two_sided import two_sided
@@ -149,7 +149,7 @@ class RestSession(Session):
         check_comparable(runs, any_order=True)
         data, T = open_split(runs, c.data, c.split), runs[0].ckpt.config["block_size"]
         self.subjects = runs
-        self.settings = settings_of(c) | {"block_size": T, "corpus": data.info["sha256"]}
+        self.settings = rest_settings(c) | {"block_size": T, "corpus": data.info["sha256"]}
         self.windows = torch.from_numpy(spread(data.ids, c.windows, T))  # (n, T)
         if c.climb >= len(self.windows):
             raise UserError(f"climb = {c.climb}: there are {len(self.windows)}; the first is 0")
@@ -166,7 +166,7 @@ class RestSession(Session):
         """The exact posterior."""
         chain = self.chain
         assert chain is not None  # else there are none
-        panels = [Panel.from_truth(chain, text, self.c.seed) for text in self._drawn()]
+        panels = [Panel.from_truth(chain, text, self.c.seed) for text in self._figure_texts()]
         self._write("truth", panels)
         parts = {part: truth_errors(chain, self.windows, known) for part, known in self.parts.items()}
         return [{"name": "truth", "parts": parts}]
@@ -182,11 +182,11 @@ class RestSession(Session):
             for part, known in self.parts.items()
         }
         begun = known_of(self.windows, self.parts["the first rate"])
-        panels = [Panel.from_model(asker, text, seed) for text in self._drawn()]
+        panels = [Panel.from_model(asker, text, seed) for text in self._figure_texts()]
         self._write(subject.name, panels, sampled=sample_rest(asker, begun, seed).numpy())
         return {"parts": parts}
 
-    def _drawn(self) -> list[Tensor]:
+    def _figure_texts(self) -> list[Tensor]:
         """The climb of the figure (1, T), as far as it is known in each line."""
         window = self.windows[self.c.climb : self.c.climb + 1]
         return [known_of(window, self.parts[part]) for part in DRAWN]
@@ -197,7 +197,7 @@ class RestSession(Session):
         write_arrays(self.c.out, name, arrays)
 
 
-def settings_of(c: RestConfig) -> dict[str, Any]:
+def rest_settings(c: RestConfig) -> dict[str, Any]:
     """What two rows must share to stand in one table."""
     return {key: getattr(c, key) for key in SETTINGS}
 
@@ -209,7 +209,7 @@ class RestMeasure(Measure):
         for run in wanted:
             check_dataset(run["out_dir"], run["dataset"])
         check_planned(wanted, any_order=True)
-        return settings_of(c)
+        return rest_settings(c)
 
     def view(self, rows: list[Row]) -> View:
         """A table for each part that is known: a line a row, the truth's first."""
@@ -221,7 +221,7 @@ class RestMeasure(Measure):
                 errors = [run["parts"][part] for run in runs]
                 means = (mean([e[c] for e in errors if c in e]) for c in COLUMNS)
                 lines.append([name, str(len(runs)), *means])
-            tables.append(Grid([f"known: {part}", "runs", *COLUMNS], lines))
+            tables.append(table([f"known: {part}", "runs", *COLUMNS], lines))
         return View([*tables, problems(rows)])
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:

@@ -1,1 +1,0 @@
-"""A convolutional network as a trunk, made from a line of text."""
