@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from data.prepared import tokenizer_of
+from data.corpus import tokenizer_of
 from evaluate.decoding import Decoding
 from evaluate.report.serve import LENGTH, Player, Playground, make_server
 from training.checkpoint import load_model
@@ -65,7 +65,14 @@ GOOD = {"text": "the", "temperature": 1, "top_p": 1}
 
 @pytest.mark.parametrize(
     "body",
-    [{}, [], GOOD | {"text": 7}, GOOD | {"temperature": "x"}, GOOD | {"temperature": -1}, GOOD | {"top_p": 0}],
+    [
+        {},
+        [],
+        GOOD | {"text": 7},
+        GOOD | {"temperature": "x"},
+        GOOD | {"temperature": -1},
+        GOOD | {"top_p": 0},
+    ],
 )
 def test_what_cannot_be_asked_is_one_line(ask, body):
     status, text = ask("POST", "/next", body)

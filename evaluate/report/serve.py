@@ -18,10 +18,9 @@ from common.device import autocast, float64_device
 from common.errors import UserError
 from data.held_out import Truth
 from data.tokenizers import Tokenizer, added, ids_of
-from evaluate.decoding import Decoding
-from evaluate.report.page import HERE, inlined
+from evaluate.decoding import Decoding, truncate
+from evaluate.report.page import HERE, inline
 from evaluate.sampling import generate
-from evaluate.truncation import truncate
 from heads import Weights
 from model import LanguageModel
 
@@ -57,7 +56,7 @@ class Playground:
         end = self.tokenizer.end_id if self.truth is None else self.truth.end
         if not ids and end is None:
             raise UserError("type a few words: this vocabulary has no token for the start of a text")
-        return ids or [end]
+        return ids if ids or end is None else [end]
 
     @torch.no_grad()
     def next(self, text: str, decoding: Decoding) -> dict[str, Any]:
@@ -95,13 +94,15 @@ class Playground:
         for player in self.players:
             generator = torch.Generator(float64_device(self.device)).manual_seed(seed)
             start = ids[-max(1, player.model.trunk.context - LENGTH) :]
-            prompt, new, nll = torch.tensor([start], device=self.device), [], []
+            prompt = torch.tensor([start], device=self.device)
+            new: list[int] = []
+            nll: list[float] = []
             how: dict[str, Any] = {"generator": generator, "dtype": self.dtype}
             for token, hidden in generate(player.model, prompt, LENGTH, player.draws, decoding, **how):
                 with autocast(self.device, self.dtype):
                     log_p = player.model.head.log_probs(hidden, player.draws)
-                new.append(token.item())
-                nll.append(-log_p[0, token.item()].item())
+                new += token.tolist()
+                nll.append(-log_p[0, new[-1]].item())
             words = added([*start, *new], self.tokenizer)[-LENGTH:]
             texts.append([{"text": word, "nll": round(value, 3)} for word, value in zip(words, nll)])
         return {"texts": texts}
@@ -118,7 +119,7 @@ class Playground:
 
     def page(self) -> str:
         env = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
-        env.globals |= {"style": inlined("style.css"), "script": inlined("serve.js")}
+        env.globals |= {"style": inline("style.css"), "script": inline("serve.js")}
         return env.get_template("serve.html").render(players=self.players, start=self.start)
 
 
