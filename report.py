@@ -3,6 +3,7 @@
     python report.py two out/baseline-tiny out/entmax15-tiny --prompt_tokens=14 --new_tokens=50
     python report.py results/heads results/grammar --out report.html
     python report.py results/grammar out/baseline-grammar-1 other=out/sig_gpt-grammar-1 --out report.html
+    python report.py --serve out/baseline-tiny out/entmax15-tiny      a page to play with, on this machine
 
 A table is the name of its store without its ending: results/NAME of table.py, or --out of eval_diversity.py.
 A run is its out folder, and needs its checkpoint and its corpus. Where the truth is known the runs' next-word
@@ -10,6 +11,8 @@ distributions stand beside it. All runs continue the same held-out prompts, each
 Bayesian rows also by epistemic uncertainty). A table follows with each of its measures, its groups and seeds,
 the figures that its rows give, and other pictures that lie beside it (NAME.*.png); without runs also texts of
 NAME.samples.
+
+--serve opens a page at 127.0.0.1 in place of a file: type a prompt, and see what each run believes.
 """
 
 from dataclasses import dataclass
@@ -17,18 +20,20 @@ from pathlib import Path
 from typing import Literal
 
 from common.config import Dtype, Natural, Positive, Seed, cli, read
-from common.device import get_device, settle_dtype
+from common.device import get_device, get_dtype, settle_dtype
 from common.files import beside, check_writable, replacing
 from data.corpus import tokenizer_of
 from evaluate.checks import check_comparable, check_text, open_split
 from evaluate.measure import NamedRun, open_runs
 from evaluate.report.page import render
 from evaluate.report.runs import Drawing, ReportedRuns, examine, spread_places
+from evaluate.report.serve import Player, Playground, serve
 from evaluate.report.tables import different_settings, open_table, table_path
-from evaluate.sampling import held_out_prompts
+from evaluate.sampling import held_out_prompts, weight_draws
 from evaluate.store import Store
 from evaluate.text import TextMeasure
 from model import context
+from training.checkpoint import load_model
 
 
 @dataclass
@@ -37,6 +42,8 @@ class ReportConfig:
     shown: list[str]                # TABLE ... [NAME=]RUN ...: tables, and out folders of training runs
     out: str = "report.html"        # the file to write
     prompts: Positive = 3           # whose continuations are shown
+    serve: bool = False             # a page to play with the runs, until Ctrl-C; nothing is written
+    port: Natural = 8000            # of that page; 0: any that is free
     # of runs
     split: Literal["validation", "test"] = "test"
     data: str = ""                  # the prepared data folder; empty: the one of the first run
@@ -71,8 +78,25 @@ def examine_runs(c: ReportConfig, runs: list[NamedRun], tables: list[Path]) -> R
     return examine(runs, split, tokenizer_of(runs[0].ckpt), prompts, places, how)
 
 
+def open_playground(c: ReportConfig, runs: list[NamedRun]) -> Playground:
+    """The runs, and the start of the held-out text. UserError for runs of two vocabularies."""
+    check_comparable(runs)
+    device = get_device(c.device)
+    dtype, players = settle_dtype(c.dtype, device).name, []
+    for run in runs:
+        check_text(run.path, run.ckpt.config["dataset"])
+        model, ckpt = load_model(run.path, device=device, dtype=get_dtype(dtype))
+        draws = weight_draws(model, ckpt.config, c.samples, c.seed, dtype)
+        players.append(Player(run.name, f"head {ckpt.config['head']}", model, draws))
+    tokenizer, split = tokenizer_of(runs[0].ckpt), open_split(runs, c.data, c.split)
+    return Playground(players, tokenizer, split.truth, dtype, tokenizer.decode(split.ids[:8].tolist()))
+
+
 def main(argv: list[str]) -> int:
     c = read(ReportConfig, argv, __doc__)
+    if c.serve:
+        serve(open_playground(c, open_runs(c.shown)), c.port)
+        return 0
     out = Path(c.out)
     check_writable(out)
     paths = {argument: table_path(Path(argument).expanduser()) for argument in c.shown}

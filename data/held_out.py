@@ -25,6 +25,10 @@ class Truth(Protocol):
         """p(token at position | all tokens before it) (N, V), float64, for positions (N,) of the split."""
         ...
 
+    def after(self, ids: np.ndarray) -> np.ndarray | None:
+        """p(next token | ids) (V,) of a text (T,) that begins a document; None where nobody can tell."""
+        ...
+
     def judge(self, prompts: np.ndarray, new: np.ndarray) -> np.ma.MaskedArray:
         """Whether the language allows each of the sampled tokens `new` (n, L) after `prompts` (n, P): (n, L)
         bool, masked where nobody can tell."""

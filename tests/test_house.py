@@ -1,6 +1,35 @@
 """What the house is made of may fall, and not rise: docs/house.md."""
 
-from docs.house import ROOT, imported, lines, programs
+from pathlib import Path
+
+from docs.house import ROOT, files_of, imported, lines, names_in, programs, tracked
+
+# imports go from right to left
+ROOMS = ("common", "heads", "model", "data", "training", "evaluate", "programs", "labs")
+LIBRARY = {"model.py": "model", "augment.py": "training"}  # on top, and imported by rooms
+
+
+def room(path: Path) -> int:
+    """The place of a file's room in ROOMS."""
+    first, *rest = path.relative_to(ROOT).parts
+    if first == "config":
+        first = "common"
+    return ROOMS.index(first if rest and first in ROOMS else LIBRARY.get(first, "programs"))
+
+
+def test_imports_go_one_way():
+    """From a room to itself and to those on its left."""
+    beside = ("tests", "bench", "docs")
+    files = [p for p in tracked("*.py") if not {*p.relative_to(ROOT).parts} & {*beside}]
+    assert len(files) > 100
+    wrong = {
+        f"{file.relative_to(ROOT)} imports {other.relative_to(ROOT)}"
+        for file in files
+        for name in names_in(file)
+        for other in files_of(name)
+        if room(other) > room(file)
+    }
+    assert not wrong
 
 
 def test_programs_on_top():

@@ -36,6 +36,11 @@ class GrammarTruth(NamedTuple):
         """p(token at position | all tokens before it) (N, V), float64, for positions (N,)."""
         return self.machine.probs(self.states[positions])
 
+    def after(self, ids: np.ndarray) -> np.ndarray | None:
+        """p(next token | ids) (V,) where `ids` (T,) begin a document; None where the grammar forbids one."""
+        state = self.machine.parse(np.append(ids, self.machine.end)[None])[0, -1]
+        return None if state == UNKNOWN else self.machine.probs(np.array([state]))[0]
+
     def judge(self, prompts: np.ndarray, new: np.ndarray) -> np.ma.MaskedArray:
         """Whether the grammar allows each of the sampled tokens `new` (n, L) after `prompts` (n, P): (n, L).
 

@@ -1,0 +1,177 @@
+"""A page to play with, on this machine alone: next words of several runs side by side, and what each writes.
+
+The server answers three requests: the page, the next words of a text (/next) and a text that goes on
+(/write). It opens no file and no other address.
+"""
+
+import json
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from common.device import autocast, float64_device
+from common.errors import UserError
+from data.held_out import Truth
+from data.tokenizers import Tokenizer, added, ids_of
+from evaluate.decoding import Decoding, truncate
+from evaluate.report.page import HERE, inline
+from evaluate.sampling import generate
+from heads import Weights
+from model import LanguageModel
+
+HOST = "127.0.0.1"
+WORDS = 12  # of each model that are shown
+LENGTH = 40  # tokens that "write" adds
+LARGEST = 100_000  # bytes of a request
+
+
+class Player(NamedTuple):
+    """A run that plays."""
+
+    name: str
+    about: str
+    model: LanguageModel
+    draws: list[Weights]  # of a Bayesian projection
+
+
+class Playground:
+    """What the page asks: runs of one vocabulary, and the truth of their language where it is known."""
+
+    def __init__(
+        self, players: list[Player], tokenizer: Tokenizer, truth: Truth | None, dtype: str, start: str = ""
+    ):
+        self.players, self.tokenizer, self.truth = players, tokenizer, truth
+        self.dtype, self.start = dtype, start
+        self.device = next(players[0].model.parameters()).device
+        self.lock = threading.Lock()  # one request at a time has the models
+
+    def ids(self, text: str) -> list[int]:
+        """The tokens of a text. An empty one is the start of a text. UserError if no token means that."""
+        ids = ids_of(text, self.tokenizer)
+        end = self.tokenizer.end_id if self.truth is None else self.truth.end
+        if not ids and end is None:
+            raise UserError("type a few words: this vocabulary has no token for the start of a text")
+        return ids if ids or end is None else [end]
+
+    @torch.no_grad()
+    def next(self, text: str, decoding: Decoding) -> dict[str, Any]:
+        """The likeliest next words of a text, by any of the models or the truth.
+
+        {"words": [{"text", "then", "p": [one a column]}], "truth"}: `then` is the text with the word, and the
+        truth's column is the last one.
+        """
+        ids = self.ids(text)
+        columns = []
+        for player in self.players:
+            read = torch.tensor([ids[-player.model.trunk.context :]], device=self.device)
+            with autocast(self.device, self.dtype):
+                log_p = player.model.head.log_probs(player.model.trunk(read)[:, -1], player.draws)
+            columns.append(truncate(log_p, decoding)[0].double().cpu().numpy())
+        known = self.truth.after(np.array(ids)) if self.truth else None
+        if known is not None:
+            columns.append(known)
+        p = np.stack(columns, 1)  # (V, columns)
+        likely = np.unique(np.argsort(-p, 0, kind="stable")[:WORDS])
+        likely = likely[np.argsort(-p[likely].max(1), kind="stable")][: 2 * WORDS]
+        words = [
+            {
+                "text": added([*ids, i], self.tokenizer)[-1],
+                "then": self.tokenizer.decode([*ids_of(text, self.tokenizer), i]),
+                "p": [float(f"{value:.4g}") for value in p[i]],
+            }
+            for i in likely.tolist()
+        ]
+        return {"words": words, "truth": known is not None}
+
+    def write(self, text: str, decoding: Decoding, seed: int) -> dict[str, Any]:
+        """A text of each model that goes on from `text`: {"texts": [[{"text", "nll"}]]}, nats a token."""
+        ids, texts = self.ids(text), []
+        for player in self.players:
+            generator = torch.Generator(float64_device(self.device)).manual_seed(seed)
+            start = ids[-max(1, player.model.trunk.context - LENGTH) :]
+            prompt = torch.tensor([start], device=self.device)
+            new: list[int] = []
+            nll: list[float] = []
+            how: dict[str, Any] = {"generator": generator, "dtype": self.dtype}
+            for token, hidden in generate(player.model, prompt, LENGTH, player.draws, decoding, **how):
+                with autocast(self.device, self.dtype):
+                    log_p = player.model.head.log_probs(hidden, player.draws)
+                new += token.tolist()
+                nll.append(-log_p[0, new[-1]].item())
+            words = added([*start, *new], self.tokenizer)[-LENGTH:]
+            texts.append([{"text": word, "nll": round(value, 3)} for word, value in zip(words, nll)])
+        return {"texts": texts}
+
+    def answer(self, path: str, asked: dict[str, Any]) -> dict[str, Any]:
+        """UserError, ValueError or KeyError for what cannot be asked."""
+        text, decoding = asked["text"], Decoding(temperature=asked["temperature"], top_p=asked["top_p"])
+        if not isinstance(text, str) or not 0 <= decoding.temperature <= 10 or not 0 < decoding.top_p <= 1:
+            raise ValueError("text, temperature or top_p cannot be")
+        with self.lock:
+            if path == "/write":
+                return self.write(text, decoding, int(asked["seed"]) % 2**31)
+            return self.next(text, decoding)
+
+    def page(self) -> str:
+        env = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
+        env.globals |= {"style": inline("style.css"), "script": inline("serve.js")}
+        return env.get_template("serve.html").render(players=self.players, start=self.start)
+
+
+def make_server(playground: Playground, port: int) -> ThreadingHTTPServer:
+    """The server of the page, on this machine alone. OSError if the port is taken; 0 is any free one."""
+    page = playground.page().encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def reply(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+            self.send_response(status)
+            headers = {"Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store"}
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def ours(self) -> bool:
+            """Whether the request comes from our page: another site's has another host or origin."""
+            here = {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}  # type: ignore[attr-defined]
+            origin = self.headers.get("Origin", "http://" + HOST).removeprefix("http://")
+            return self.headers.get("Host") in here and origin in here | {HOST}
+
+        def do_GET(self) -> None:
+            if self.path == "/" and self.ours():
+                self.reply(HTTPStatus.OK, page, "text/html; charset=utf-8")
+            else:
+                self.reply(HTTPStatus.NOT_FOUND, b"", "text/plain")
+
+        def do_POST(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            if self.path not in ("/next", "/write") or not self.ours() or not 0 < length <= LARGEST:
+                return self.reply(HTTPStatus.NOT_FOUND, b"", "text/plain")
+            try:
+                found, status = (
+                    playground.answer(self.path, json.loads(self.rfile.read(length))),
+                    HTTPStatus.OK,
+                )
+            except (ValueError, KeyError, TypeError) as error:
+                found, status = {"error": str(error)}, HTTPStatus.BAD_REQUEST
+            self.reply(status, json.dumps(found).encode(), "application/json")
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing: the terminal is the user's."""
+
+    return ThreadingHTTPServer((HOST, port), Handler)
+
+
+def serve(playground: Playground, port: int) -> None:
+    """Serves the page until Ctrl-C."""
+    with make_server(playground, port) as server:
+        print(f"http://{HOST}:{server.server_port}  (Ctrl-C ends it)", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print()

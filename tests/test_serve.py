@@ -1,0 +1,94 @@
+"""The page to play with: its answers are the model's, and it answers nobody else."""
+
+import http.client
+import json
+import threading
+
+import pytest
+import torch
+
+from data.corpus import tokenizer_of
+from evaluate.decoding import Decoding
+from evaluate.report.serve import LENGTH, Player, Playground, make_server
+from training.checkpoint import load_model
+
+
+@pytest.fixture(scope="module")
+def playground(trained) -> Playground:
+    model, ckpt = load_model(trained)
+    players = [Player(name, "softmax", model, model.head.draws(1, 0)) for name in ("one", "<b>two")]
+    return Playground(players, tokenizer_of(ckpt), None, "float32", "<i>a start")
+
+
+@pytest.fixture(scope="module")
+def ask(playground):
+    """ask(method, path, body, headers) -> (status, text)."""
+    server = make_server(playground, 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def one(method: str, path: str, body: object = None, headers: dict | None = None):
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
+        connection.request(method, path, None if body is None else json.dumps(body), headers or {})
+        reply = connection.getresponse()
+        return reply.status, reply.read().decode()
+
+    yield one
+    server.shutdown()
+
+
+def test_next_words_are_those_of_the_model(playground):
+    text, ids = "the ", playground.ids("the ")
+    player = playground.players[0]
+    hidden = lambda: player.model.trunk(torch.tensor([ids]))[:, -1]
+    found = playground.next(text, Decoding(temperature=0.5))
+    with torch.no_grad():
+        p = (player.model.head.log_probs(hidden(), player.draws) / 0.5).softmax(1)[0]
+    most = found["words"][0]
+    assert most["p"][0] == most["p"][1] == pytest.approx(p.max().item(), rel=1e-3)
+    assert most["then"] == playground.tokenizer.decode([*ids, int(p.argmax())])
+
+
+def test_a_text_goes_on_and_a_seed_gives_it_again(playground):
+    one, again = (playground.write("the ", Decoding(), seed=3)["texts"] for _ in range(2))
+    assert one == again and [len(text) for text in one] == [LENGTH, LENGTH]
+    assert all(token["nll"] >= 0 for text in one for token in text)
+
+
+def test_the_page_shows_markup_as_text(ask):
+    status, page = ask("GET", "/")
+    assert status == 200 and "&lt;b&gt;two" in page and "&lt;i&gt;a start" in page
+    assert "<b>two" not in page and "http://" not in page and "https://" not in page
+
+
+GOOD = {"text": "the", "temperature": 1, "top_p": 1}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        [],
+        GOOD | {"text": 7},
+        GOOD | {"temperature": "x"},
+        GOOD | {"temperature": -1},
+        GOOD | {"top_p": 0},
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(ask, body):
+    status, text = ask("POST", "/next", body)
+    assert status == 400 and "\n" not in json.loads(text)["error"]
+    assert ask("POST", "/next", GOOD)[0] == 200  # and the server goes on
+
+
+@pytest.mark.parametrize(
+    "method, path, headers",
+    [
+        ("GET", "/train.py", {}),
+        ("GET", "/../README.md", {}),
+        ("GET", "/", {"Host": "example.org"}),
+        ("POST", "/next", {"Origin": "http://example.org"}),
+        ("POST", "/open", {}),
+    ],
+)
+def test_it_serves_its_page_alone_and_to_itself(ask, method, path, headers):
+    assert ask(method, path, GOOD if method == "POST" else None, headers)[0] == 404
