@@ -206,14 +206,15 @@ def load_model(
     """The model of a run (see `open_run`), in eval mode on `device`, for matrix products in `dtype` (see
     LanguageModel.lower). UserError if its weights do not fit its configuration."""
     run = open_run(path, which, hub)
-    # before it is built: a foreign config.json can ask for any size
-    expected = trunk_config(run.record).parameters
-    if run.config.trunk not in TRUNKS:
-        expected = sum(p.numel() for p in sketch(run.record).parameters())
     weights = run.weights()
-    if expected > 4 * (stored := sum(w.numel() for w in weights.values())):
-        raise UserError(f"{run.path} has {stored:,} weights, its config.json means {expected:,} parameters")
-    model = build(run.record)
+    with reading(run.path):
+        # before it is built: a foreign config.json can ask for any size
+        expected = trunk_config(run.record).parameters
+        if run.config.trunk not in TRUNKS:
+            expected = sum(p.numel() for p in sketch(run.record).parameters())
+        if expected > 4 * (stored := sum(w.numel() for w in weights.values())):
+            raise UserError(f"it has {stored:,} weights, its config.json means {expected:,} parameters")
+        model = build(run.record)
     restore(model, weights, run.path)
     model.lower(dtype)
     return model.eval().requires_grad_(False).to(device), run
