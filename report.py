@@ -33,7 +33,7 @@ from evaluate.sampling import held_out_prompts, weight_draws
 from evaluate.store import Store
 from evaluate.text import TextMeasure
 from model import context
-from training.checkpoint import load_model
+from training.run import load_model
 
 
 @dataclass
@@ -84,10 +84,10 @@ def open_playground(c: ReportConfig, runs: list[NamedRun]) -> Playground:
     device = get_device(c.device)
     dtype, players = settle_dtype(c.dtype, device).name, []
     for run in runs:
-        check_text(run.path, run.ckpt.config["dataset"])
+        check_text(run.path, run.ckpt.config.dataset)
         model, ckpt = load_model(run.path, device=device, dtype=get_dtype(dtype))
-        draws = weight_draws(model, ckpt.config, c.samples, c.seed, dtype)
-        players.append(Player(run.name, f"head {ckpt.config['head']}", model, draws))
+        draws = weight_draws(model, ckpt.record, c.samples, c.seed, dtype)
+        players.append(Player(run.name, f"head {ckpt.config.head}", model, draws))
     tokenizer, split = tokenizer_of(runs[0].ckpt), open_split(runs, c.data, c.split)
     return Playground(players, tokenizer, split.truth, dtype, tokenizer.decode(split.ids[:8].tolist()))
 

@@ -10,7 +10,7 @@ import torch
 from data.corpus import tokenizer_of
 from evaluate.decoding import Decoding
 from evaluate.report.serve import LENGTH, Player, Playground, make_server
-from training.checkpoint import load_model
+from training.run import load_model
 
 
 @pytest.fixture(scope="module")
