@@ -38,5 +38,5 @@ def test_programs_on_top():
 
 def test_what_a_training_imports():
     files = {path for path in imported("train.py") if "heads" not in path.parts}  # each head may have a file
-    assert len(files) <= 29 and sum(map(lines, files)) <= 4600
+    assert len(files) <= 33 and sum(map(lines, files)) <= 5750  # the text task and its scoring among them
     assert not [path for path in files if path.is_relative_to(ROOT / "labs")]
