@@ -1,5 +1,6 @@
 """An installed nanoHeads: what pyproject.toml puts into the package, run from somebody's empty folder."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -49,19 +50,45 @@ def metadata(site) -> Message:
     return message_from_string(file.read_text(encoding="utf-8"))
 
 
+# Reads commands, and runs each in a fork of itself: importing torch takes longer than most of them.
+FORKS = """
+import json, os, sys
+sys.path[0] = sys.argv[1]
+import torch
+for line in sys.stdin:
+    folder, absent, arguments = json.loads(line)
+    if not os.fork():
+        os.chdir(folder)
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
+        sys.stdin = open(os.devnull)
+        sys.argv[1:] = arguments
+        sys.modules.update(dict.fromkeys(absent))
+        from nanoheads.__main__ import main
+        main()
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def forks(site):
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen([sys.executable, "-B", "-c", FORKS, str(site)], **pipes) as process:
+        yield process
+        process.stdin.close()
+
+
 @pytest.fixture
-def nanoheads(site, tmp_path):
+def nanoheads(forks, tmp_path):
     """Runs `nanoheads` with arguments in an empty folder, where the packages `without` are not installed."""
 
     def run(*arguments, without=()):
         names = {package: module for module, package in PIP_NAMES.items()}
-        modules = [names.get(package, package) for package in without]
-        absent = f"sys.modules.update(dict.fromkeys({modules!r}))"
-        code = (
-            f"import sys; sys.path[0] = {str(site)!r}; {absent}; from nanoheads.__main__ import main; main()"
-        )
-        command = [sys.executable, "-B", "-c", code, *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        absent = [names.get(package, package) for package in without]
+        print(json.dumps([str(tmp_path), absent, arguments]), file=forks.stdin, flush=True)
+        code = int(forks.stdout.readline())
+        out, err = ((tmp_path / name).read_text() for name in ("stdout", "stderr"))
+        return subprocess.CompletedProcess(arguments, code, out, err)
 
     return run
 
