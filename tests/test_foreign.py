@@ -163,6 +163,7 @@ def test_as_many_tokens_are_not_the_same_tokens(run, tiny, trained, token_folder
             eval_diversity.main([str(trained), f"theirs={path}"])
 
 
+@pytest.mark.slow
 def test_gpt2s_size_is_not_gpt2(tmp_path):
     """A vocabulary of 50,257 tokens of its own beside the weights is not GPT-2's."""
     if not os.environ.get("TIKTOKEN_CACHE_DIR"):

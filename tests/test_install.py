@@ -54,7 +54,7 @@ def metadata(site) -> Message:
 
 SOURCE = "--source=train=2000 validation=500 test=500 nouns=9 verbs=9"
 
-# Reads lists of commands, and runs each list in a fork of itself: importing torch takes longer than a command.
+# Reads lists of commands, and runs each list in a fork of itself: importing torch takes longer than most.
 # A form feed stands between the outputs of a list.
 FORKS = """
 import json, os, sys

@@ -1,6 +1,7 @@
 """results/: each table is made anew of its rows, and a clone stays small."""
 
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 STORES = sorted(RESULTS.glob("*.jsonl"))
 
 
+@cache
 def views(path: Path) -> dict[str, View]:
     """The Markdown file of each view of a store -> what the code makes of the rows."""
     name, store = path.name.removesuffix(".jsonl"), Store(path)

@@ -610,6 +610,7 @@ def test_a_users_mistake_leaves_nothing_behind(run, tiny, changes, key):
     assert not Path(c.out_dir).exists()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_its_wandb_run(run, tiny, monkeypatch):
     """And a run that begins in the same folder has another."""
     wandb = pytest.importorskip("wandb")
