@@ -4,7 +4,6 @@ import argparse
 import importlib
 import json
 import math
-import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from bench import gpu, timing, training
-from common import device
 from data.corpus import load_tokenizer
 from data.tokens import open_tokens
 from evaluate.store import Store
@@ -92,22 +90,6 @@ def test_a_served_program_times_itself_and_takes_turns(tmp_path):
     assert report["steps"] == 5 and report["cpu_seconds"] >= 0
 
 
-def test_a_machine_is_named_with_what_its_cpu_can_and_what_is_hidden(monkeypatch):
-    monkeypatch.setattr(timing, "capabilities", lambda *_: {"avx2": True, "avx512_bf16": False, "fma3": True})
-    for name in timing.HIDING:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    named = timing.machine()
-    assert named["capabilities"] == ["avx2"]
-    assert named["environment"] == {"ONEDNN_MAX_CPU_ISA": "AVX2"}
-
-
-@pytest.mark.parametrize("bf16, want", [(True, ["float32", "bfloat16"]), (False, ["float32"])])
-def test_what_is_emulated_is_not_benched(monkeypatch, bf16, want):
-    monkeypatch.setattr(device, "capabilities", lambda *_: {"avx512_bf16": bf16})
-    assert timing.dtypes() == want
-
-
 def test_no_place_of_this_machine_is_written():
     values = ["--out", "bench/a.json", 3, "/home/me/a.json", "--out=/home/me/a.json", Path("/home/me/x")]
     written = ["--out", "bench/a.json", 3, "a.json", "--out=a.json", "x"]
@@ -174,15 +156,6 @@ def test_gpu_rows_share_the_recipe_of_the_best_trial(lease):
     rows = [p for p in some.plan() if p.group == "124M"]
     assert [p.name for p in rows[:3]] == ["124M baseline", "124M baseline_paper", "124M smooth_gpt_10"]
     assert rows[2].command[2] == "--rows=['baseline', 'smooth_gpt_10']"
-
-
-@pytest.mark.parametrize("args", ["", "--size tiny"])  # no GPU; no place for what is no result
-def test_gpu_refuses(args):
-    command = [sys.executable, BENCH / "gpu.py", *args.split()]
-    done = subprocess.run(
-        command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True
-    )
-    assert done.returncode == 2 and done.stderr.startswith("gpu.py: ") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -48,12 +48,3 @@ def test_a_corpus_is_found_in_data_and_in_a_lab(tmp_path, monkeypatch):
     assert list(corpus.corpora()) == ["mine", "text"]
     with pytest.raises(ValueError, match="mine, text"):
         corpus.corpus_of("min")
-
-
-def test_a_room_that_shares_its_name_with_a_benchmark_is_a_package():
-    """A script of bench/ has that folder in front of sys.path: bench/training.py hides a training/ without
-    __init__.py."""
-    scripts = {path.stem for path in (ROOT / "bench").glob("*.py")}
-    rooms = {path.parent for path in CORE if path.parent.name in scripts}
-    assert {room.name for room in rooms} >= {"heads", "training"}
-    assert all((room / "__init__.py").is_file() for room in rooms)

@@ -270,36 +270,6 @@ def test_whole_splits_are_kept(wiki: Path, tmp_path: Path, monkeypatch: pytest.M
     assert done[4:] == ["train", "validation", "test"]
 
 
-@pytest.mark.parametrize(
-    "dataset, tokenizer, source, key",
-    [
-        ("text", "bpe256", "OWN", "bpe256"),
-        ("text", "words", "OWN", "tokenizer"),
-        ("text", "bpe270", "/nowhere", "source"),
-        ("wikitext103", "bpe270", "EMPTY", "source"),
-        ("wikitext103", "bpe270", "PARQUET", "train-0.parquet"),
-        ("wikitext103", "bpe270", "LATIN", "wiki.train.tokens"),
-        ("wikitext103", "bpe270", "TWO", "train"),
-        ("wikitext103", "bpe270", "NO TRAIN", "train"),
-    ],
-)
-def test_what_cannot_be_prepared(tmp_path: Path, dataset: str, tokenizer: str, source: str, key: str) -> None:
-    written = {
-        "EMPTY": {},
-        "PARQUET": {"train-0.parquet": b"no"},
-        "LATIN": {"wiki.train.tokens": b"caf\xe9 \n"},
-        "TWO": dict.fromkeys(("wiki.train.tokens", "wiki.train.head.tokens"), b"a\n"),
-        "NO TRAIN": {"wiki.test.tokens": b"a\n"},
-        "OWN": {"a.txt": b"some words\n" * 200},
-    }
-    for name, data in written.get(source, {}).items():
-        (tmp_path / name).write_bytes(data)
-    given = str(tmp_path) if source in written else source
-    with pytest.raises((UserError, FileNotFoundError), match=key):
-        prepared(dataset, tokenizer, given, tmp_path / "out")
-    assert not [*tmp_path.glob("out/**/*.bin")]
-
-
 def test_the_first_lines_of_train(wiki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (wiki / "wiki.train.tokens").read_bytes().split(b"\n")[:-1]
     out = wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(wiki), lines=7)

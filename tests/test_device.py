@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from common import device
-from common.device import autocast, capabilities, choose_dtype, emulation, get_device, get_dtype
+from common.device import capabilities, choose_dtype, emulation, get_device
 from heads.perturb import normal_tables
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps")
@@ -61,23 +61,9 @@ def test_auto(where, has, want):
     assert choose_dtype("auto", where, has).name == want
 
 
-@pytest.mark.parametrize("name", device.DTYPES)
-def test_a_dtype_asked_for_is_taken(name):
-    assert choose_dtype(name, CPU, LAPTOP).name == name
-    assert get_dtype(name) == getattr(torch, name)
-    with autocast("cpu", name):
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == get_dtype(name)
-
-
 def test_sixteen_bits_are_refused_on_mps():
     with pytest.raises(ValueError, match="dtype"):
         choose_dtype("bfloat16", MPS)
-
-
-def test_capabilities_are_asked_of_the_device(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda d: (7, 5))
-    assert choose_dtype("auto", CUDA).name == "float16"
-    assert capabilities(MPS) == {}
 
 
 # ---- what the environment hides ------------------------------------------------------------------
@@ -112,11 +98,6 @@ def test_without_onednn_nothing_computes_16_bits(monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert capabilities() == {"neon": True, "bf16": False, "fp16_arith": False}
-
-
-def test_a_torch_that_knows_no_capabilities(monkeypatch):
-    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    assert capabilities() == {} and choose_dtype("auto", CPU).name == "float32"
 
 
 # ---- emulation -----------------------------------------------------------------------------------

@@ -95,20 +95,11 @@ def test_flags_of_commands_exist():
     assert seen > 20
 
 
-def test_commands_are_found_at_all():
-    assert ["python", "train.py", "config/sig_gpt.py"] in commands(REPO / "README.md")
-    assert sum(len(commands(page)) for page in PAGES) > 30
-
-
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_lines_are_short_outside_tables(page):
     shown = re.sub(r"\]\([^)]*\)", "]", page.read_text(encoding="utf-8"))  # without the addresses of links
     lines = shown.splitlines()
     assert not [line for line in lines if len(line) > 110 and not line.startswith(("|", "!["))]
-
-
-def test_readme_has_two_screens():
-    assert len((REPO / "README.md").read_text(encoding="utf-8").splitlines()) <= 90
 
 
 @pytest.mark.parametrize("module", ["heads", *(f"labs.{lab}.heads" for lab in labs_with("heads"))])
@@ -133,11 +124,6 @@ def test_curves_are_those_of_the_heads():
     softmax = gallery.curve(gallery.head_of("baseline")[0], leads)
     torch.testing.assert_close(softmax.p, p)
     torch.testing.assert_close(softmax.slope, 1 - p)
-
-
-def test_the_figure_is_drawn(tmp_path):
-    (drawn,) = gallery.heads_figure(tmp_path / "heads", ["baseline", "entmax", "am_softmax"])
-    assert drawn.name == "heads.png" and drawn.stat().st_size > 1000
 
 
 # ---- the walk

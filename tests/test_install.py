@@ -206,14 +206,6 @@ def test_an_absent_package_is_one_line_with_its_name(nanoheads, arguments, packa
     assert any(done.stderr.endswith(line) for line in lines), done.stderr
 
 
-def test_the_extras_are_told():
-    assert EXTRAS["all"] == [f"nanoheads[{','.join(OURS)}]"], "all of them"
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert '".[tables]"' in readme and '".[all]"' in readme
-    told = (ROOT / "__main__.py").read_text(encoding="utf-8").split('"""')[1]
-    assert all(re.search(rf"^    .*\b{extra}\b", told, re.M) for extra in [*OURS, "all"])
-
-
 def test_names_of_commands(nanoheads):
     done = nanoheads()
     assert done.returncode == 0 and "nanoheads train config/baseline.py" in done.stdout

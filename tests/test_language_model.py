@@ -12,7 +12,7 @@ import model as model_module
 from evaluate.decoding import Decoding
 from evaluate.sampling import generate
 from heads import Targets, chunked_loss, make_head
-from model import GPT, GPTConfig, LanguageModel, Trunk, build
+from model import GPTConfig, LanguageModel, Trunk, build
 from training.checkpoint import save
 from training.run import Progress, RunConfig, load_model
 
@@ -108,13 +108,6 @@ def test_labels_of_half_the_bytes_change_nothing(head):
     assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
 
 
-def test_a_trunk_trains_alone():
-    """Its embedding's gradient is sparse only where a tied head adds a dense one."""
-    trunk = GPT(GPTConfig(**SIZE)).train()
-    trunk(tokens()[0]).square().sum().backward()
-    assert not trunk.wte.weight.grad.is_sparse and trunk.wte.weight.grad.any()
-
-
 def test_an_untied_projection_has_weights_of_its_own(tmp_path):
     tied, untied = made(), made(tied=False)
     names = {k for k, _ in untied.named_parameters()} - {k for k, _ in tied.named_parameters()}
@@ -152,20 +145,6 @@ def test_another_trunk_is_sampled_without_a_cache(cnn):
     for token, _ in generate(model, text, T - 3, model.head.draws(1, 0), Decoding(temperature=0)):
         assert torch.equal(token, model.log_probs(text)[:, -1].argmax(1))
         text = torch.cat((text, token[:, None]), 1)
-
-
-@pytest.mark.parametrize(
-    "changes, named",
-    [
-        (dict(trunk="mlp"), "mlp"),
-        (dict(trunk="cnn"), "tied"),  # it has no embedding to share
-        (dict(trunk="cnn", tied=False, trunk_args={"depth": 2}), "depth"),
-        (dict(trunk="cnn", tied=False, trunk_args={"width": 2.5}), "width"),
-    ],
-)
-def test_a_model_that_cannot_be_is_refused(cnn, changes, named):
-    with pytest.raises(ValueError, match=named):
-        made(**changes)
 
 
 def test_a_head_that_only_trains_by_another_ones_map_has_no_parameters_to_train():

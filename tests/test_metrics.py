@@ -160,16 +160,3 @@ def test_positions_without_alternatives_have_no_part_in_the_spread():
     r.add(np.log([[0.2, 0.3, 0.5]]), [[1.0, 0.0, 0.0]], [0])
     assert r.spread() == before and r.count == 2
     assert all(math.isnan(v) for v in metrics.Recovery().spread().values())
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        ([0.5, 0.5], [0.5, 0.5], [0]),  # no rows
-        ([[0.5, 0.5]], [[0.5, 0.4]], [0]),
-        ([[0.5, 0.5]], [[1.0, 0.0]], [1]),  # the truth forbids it
-    ],
-)
-def test_recovery_refuses(args):
-    with pytest.raises(ValueError):
-        metrics.Recovery().add(*args)

@@ -136,12 +136,6 @@ def test_first_tokens_come_as_often_as_scored(head, bayesian):
         assert deviation(other[0].double().exp()) > 20
 
 
-@pytest.mark.parametrize("length", [0, 13])
-def test_prompts_that_do_not_fit_are_refused(length):
-    with pytest.raises(ValueError):
-        sampled(tiny(block=12), prompt(1, length), 1)
-
-
 # ---- entropies ---------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import table
 from common.config import read
 from config.defaults import TrainConfig
 from evaluate import search, workers
@@ -112,24 +111,6 @@ def test_a_point_at_the_edge_stays_in_the_space(sign):
     assert best_of(found)["point"]["gain"] == space["gain"][0 if sign == 1 else 1]
     tried = [t["point"]["gain"] for t in found]
     assert len(set(tried)) == len(tried)  # the corner once
-
-
-@pytest.mark.parametrize(
-    "change, key",
-    [
-        (dict(trials=0), "trials"),
-        (dict(rows=["baseline --teacher={first}"]), "first"),
-        (dict(flags="--teacher={first}"), "flags"),
-        (dict(space={"n_layer": [1, 2]}), "n_layer"),
-        (dict(space={"gain": [2, 1]}), "gain"),
-        (dict(own_space={"am_softmax": 3}), "own_space"),
-        (dict(own_space={"baseline": {"head_args": [1, 2]}}), "head_args"),
-    ],
-)
-def test_mistakes_are_found_before_any_training(tmp_path, change, key):
-    flags = dict(name="x", rows=["baseline"], results=tmp_path, runs=tmp_path) | change
-    with pytest.raises(ValueError, match=key):
-        table.main(["--search", "--commands", *(f"--{k}={v}" for k, v in flags.items())])
 
 
 def test_the_committed_search_is_sound(tmp_path):

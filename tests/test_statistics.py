@@ -16,7 +16,6 @@ from evaluate.diversity import common_words, cut, text_metrics
 from evaluate.statistics import best_group, estimate, half_sampling_interval, holm, paired_p
 from evaluate.summary import grouped, marks, numbers_of, worse
 from evaluate.text import TextMeasure
-from evaluate.text_numbers import text_intervals
 from evaluate.views import csv
 from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
@@ -323,9 +322,3 @@ def test_a_training_records_what_it_builds_on(trained, token_folder, tmp_path):
     tokens = (base_steps + 4) * block
     expected = {"steps": base_steps + 4, "train_tokens": tokens, "teacher_tokens": tokens}
     assert of(first, "last") == expected
-
-
-def test_halves_that_are_too_short_for_a_metric_have_no_interval():
-    texts = ["a b c d e f"] + ["a b"] * 5  # most halves have no 4-gram
-    intervals = text_intervals(texts, 20)
-    assert math.isnan(intervals["seq_rep_4_ci"]) and math.isfinite(intervals["self_bleu_ci"])

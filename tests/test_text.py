@@ -329,25 +329,3 @@ def test_damage_is_named_before_any_work(books, tmp_path, name, raw):
     with pytest.raises(UserError, match=name.split("/")[1].split(".")[0]) as caught:
         prepare(tmp_path, books)
     assert str(books) in str(caught.value) and not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    "source, content",
-    [
-        ("two.jsonl", '{"text": "a"}\n{"text": "b"}\n'),
-        ("x.rst", "text"),
-        ("a/b", None),  # the hub is asked for it
-        ("a/b/c", None),  # and is not
-    ],
-)
-def test_what_is_no_corpus(source, content, tmp_path, monkeypatch):
-    import datasets
-
-    def no_route(*_: object) -> None:
-        raise ConnectionError("no route")
-
-    if content is None:
-        monkeypatch.setattr(datasets, "load_dataset", no_route)
-    with pytest.raises((UserError, FileNotFoundError), match=source if content else "source"):
-        prepare(tmp_path, source if content is None else write(tmp_path / source, content))
-    assert not (tmp_path / "out").exists()

@@ -1,7 +1,6 @@
 """docs/tour.ipynb, run as a user runs it: in a checkout, and from an installed nanoHeads alone."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import nbformat
@@ -46,10 +45,3 @@ def test_runs(tour, tmp_path, monkeypatch, request, place):
     NotebookClient(tour, timeout=600, resources={"metadata": {"path": str(at)}}).execute()
     pictures = [o for c in tour.cells for o in c.get("outputs", []) if "image/png" in o.get("data", {})]
     assert len(pictures) == 4 and (tmp_path / "out" / "tour" / "table.jsonl").is_file()
-
-
-def test_it_asks_pip_for_the_package_that_there_is(tour):
-    (line,) = [line for line in tour.cells[1].source.splitlines() if "%pip" in line]
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    name, extra = re.search(r'"(\w+)\[(\w+)\]"', line).groups()
-    assert name == project["name"] and extra in project["optional-dependencies"]

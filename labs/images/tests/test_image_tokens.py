@@ -236,17 +236,6 @@ def drawn(run: Path, out: Path, *flags: str) -> np.ndarray:
     return imread(out) if out.suffix == ".png" else np.load(out)
 
 
-def test_a_picture_and_codes_are_drawn(run, tmp_path):
-    side, codes = 8 * 8 + 1, tmp_path / "codes.npy"  # each pixel 8 times, and a line
-    picture = drawn(run, tmp_path / "sub.png", "--class", "7", "--cfg", "2.0", "--grid", "3x2")
-    assert picture.shape[:2] == (3 * side - 1, 2 * side - 1)
-    a, b = (drawn(run, codes, "--grid=2x5") for _ in range(2))
-    assert a.shape == (10, 16) and a.max() < 6 and np.array_equal(a, b)
-    # a cut acts on each code
-    c, d = (drawn(run, codes, "--grid=2x5", flag) for flag in ("--temperature=0", "--min_p=1"))
-    assert np.array_equal(c, d) and not np.array_equal(a, c)
-
-
 def test_a_model_that_always_saw_its_class_is_not_guided(here, tmp_path):
     folder = corpus.prepare(tmp_path / "all", "words", LOSSLESS + " drop=0")
     assert all((source_of(folder).batch(step, 0).tokens[:, 0] < 16).all() for step in range(50))
@@ -281,12 +270,3 @@ def test_files_become_a_corpus_that_trains(files, tmp_path, monkeypatch):
         drawn(tmp_path / "run", tmp_path / "x.png")
     codes = drawn(tmp_path / "run", tmp_path / "codes.npy", "--cfg=2", "--grid=3x2")
     assert codes.shape == (6, 4) and codes.max() < 5
-
-
-@pytest.mark.parametrize("codes", [np.array([{}]), np.zeros((60, 4)), np.full((60, 4), 5)])
-def test_files_that_are_wrong_are_named(files, tmp_path, codes):
-    """Also pickled ones, which are not read."""
-    np.save(files / "train_codes.npy", codes, allow_pickle=True)
-    with pytest.raises(UserError, match="train_codes"):
-        corpus.prepare(tmp_path / "words", "words", f"files codes=5 classes=3 in={files}")
-    assert not (tmp_path / "words").exists()

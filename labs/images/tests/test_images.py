@@ -10,7 +10,6 @@ from common.errors import UserError
 from evaluate.measure import evaluate
 from evaluate.store import Store
 from labs.classes.sets import Images
-from labs.images.image_tokens.prepare import corpus as image_tokens
 from labs.images.measure import MEASURE, TITLES
 from labs.images.quality import Seen, frechet, halves, moments, precision_recall, quality_numbers
 from labs.images.tests.test_image_tokens import LOSSLESS, folder, here, images, run  # noqa: F401
@@ -98,12 +97,3 @@ def test_a_table_has_its_rows_and_keeps_them(run, here, classifier, tmp_path):  
     assert measure(*argv, f"--out={out}") == 0 and out.with_suffix(".jsonl").read_bytes() == before
     with pytest.raises(UserError, match="images"):
         measure(*argv, "--images=10", f"--out={out}")
-
-
-@pytest.mark.parametrize("split", ["test", "train"])  # of which the classifier and the codes have no image
-def test_other_images_are_refused(run, images, classifier, tmp_path, monkeypatch, split):  # noqa: F811
-    other = images._replace(**{split: images.validation})
-    monkeypatch.setattr("labs.images.image_tokens.prepare.open_images", lambda *_: other)
-    data = [f"--data={image_tokens.prepare(tmp_path / 'words', 'words', LOSSLESS)}"] * (split == "train")
-    with pytest.raises(UserError):
-        measure(str(run), f"--classifier={classifier}", "--device=cpu", *data)

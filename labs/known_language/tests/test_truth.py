@@ -145,14 +145,6 @@ def test_what_is_no_model_of_the_language(lang, tmp_path, model, names):
         lang.score(model(len(lang.words), tmp_path))
 
 
-def test_wrong_arguments(lang):
-    with pytest.raises(ValueError, match="ids"):
-        lang.decode([9999])
-    for key, value in (("kind", "left"), ("known", float("nan")), ("windows", 10**9), ("context", 10**9)):
-        with pytest.raises(ValueError, match=key):
-            lang.score_filler(print, **{key: value})
-
-
 def test_text_comes_back(lang):
     assert np.array_equal(lang.encode(lang.decode(lang.train)), lang.train)
     assert lang.decode(lang.train).endswith("\n") and lang.decode(lang.test[:2]).count(" ") == 1

@@ -1,7 +1,5 @@
 """The trunk `modern`: what it computes, and that all that works with GPT's works with it."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -73,13 +71,3 @@ def test_padding_moves_no_place(trunk):
     mask = torch.ones(9, 9, dtype=torch.bool).tril() & real | torch.eye(9, dtype=torch.bool)
     hidden = trunk(padded, places, mask=mask[None])[:, pad:]
     torch.testing.assert_close(hidden, trunk(ids), atol=1e-5, rtol=1e-4)
-
-
-def test_refused():
-    with pytest.raises(ValueError, match="n_head"):
-        Modern(replace(CONFIG, n_embd=6, n_head=2))
-
-
-def test_weights_of_another_trunk_are_no_start(trainer, tiny, trained):
-    with pytest.raises(ValueError, match="init_from"):
-        trainer(tiny(init_from=str(trained), trunk="modern", tied=False))

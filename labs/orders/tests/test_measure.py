@@ -9,7 +9,6 @@ import torch
 
 from evaluate.scoring import score
 from evaluate.store import Store
-from evaluate.views import mean
 from labs.known_language.tests.test_two_sided import documents
 from labs.known_language.two_sided import CutDocuments, ForwardBackward, pair_shares
 from labs.orders.asking import Asker, divergence, middle_bits
@@ -216,9 +215,3 @@ def test_the_token_after_the_last_sequence_is_not_scored():
     data = lambda last: SimpleNamespace(ids=np.append(ids[:-1], last), given=0)
     of = lambda last, apart: perplexities(who, data(last), "x", apart)
     assert of(0, True) == of(1, True) and of(0, False) != of(1, False)
-
-
-def test_a_mean_has_the_places_of_its_interval():
-    assert mean([50.25, 49.85, 50.65]) == "50.25 ± 0.99"  # 4.303 * .4 / sqrt(3)
-    assert mean([0.09, 0.091, 0.092]) == "0.0910 ± 0.0025"
-    assert [mean(v) for v in ([7.888, 7.888], [0.0, 0.0], [7.888], [])] == ["7.888", "0", "7.888", "-"]

@@ -43,9 +43,7 @@ HARNESS = Path(export.__file__).with_name("harness")
 ROWS = {
     "plain": dict(head="softmax", gain=3.0),  # a GPT2LMHeadModel; the others take their code along
     "sigmoid": dict(head="sigmoid", tied=False),
-    "taylor": dict(head="taylor", gain=10.0),
     "entmax15": dict(head="entmax15", gain=2.0),  # exact zeros
-    "gs_softmax_f1": dict(head="gs_softmax_f1"),
     "perturb_max": dict(head="perturb_max", learn_gain=True, gain=3.0),
     "bayesian": dict(head="sigsoftmax", bayesian=True, prior_sigma=0.1, gain=4.0),
     "modern": dict(head="softmax", trunk="modern", tied=False, gain=3.0),
@@ -293,7 +291,7 @@ def test_every_version_loads_an_export_and_writes_the_same(token_folder, tmp_pat
     """Greedy and drawn, beside padding and with gaps; where nanoHeads is not."""
     want, greedy, found = {}, {}, {}
     (tmp_path / "empty").mkdir()
-    for name in {"plain", "entmax15", "gs_softmax_f1", "bayesian", "modern", "random"} & ROWS.keys():
+    for name in {"plain", "entmax15", "bayesian", "modern", "random"} & ROWS.keys():
         folder, _, ours, draws = exported(tmp_path / name, token_folder, **ROWS[name])
         want[str(folder)] = ours.log_probs(torch.tensor([[1, 2, 3]]), draws).softmax(-1)[0]
         mine, texts = load_tokenizer(token_folder), []
