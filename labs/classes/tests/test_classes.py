@@ -271,8 +271,8 @@ def test_accuracy_nll_and_ece_by_hand():
 # ---- training: stopping, going on, diverging and all else are tests/test_train.py's
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_every_head_trains(flags, head):
+@pytest.mark.parametrize("head", [*HEADS][::5])
+def test_heads_train(flags, head):
     """Every parameter gets a gradient, and a few steps change the network. Only its matrices decay."""
     config = settled(read(TrainConfig, flags(head=head, weight_decay=0.1)))
     t = train.initialise(config, train.Processes("cpu"))

@@ -216,8 +216,7 @@ def test_a_probability_below_float32_is_not_zero():
 def test_heads_cuts_and_draws_keep_the_distribution():
     """Exact zeros, a nucleus, an average over weights: whatever p and q are made of."""
     for more, cut in (
-        (dict(head="sparsemax"), None),
-        (dict(bayesian=True, prior_sigma=0.5), None),
+        (dict(head="sparsemax", bayesian=True, prior_sigma=0.5), None),
         ({}, lambda log_p: truncate(log_p, Decoding(temperature=1.5, top_k=2))),
     ):
         model = model_of(length=SMALL_T, vocab=SMALL_V, **more)

@@ -50,7 +50,7 @@ def test_a_middle(gap):
 
 @torch.no_grad()
 @pytest.mark.parametrize("side", ["left", "both"])
-@pytest.mark.parametrize("gap", [1, 2])
+@pytest.mark.parametrize("gap", [2])
 def test_a_middle_of_masked_diffusion_is_a_bound(gap, side):
     """The mean over what is hidden: one place at weight 1, of two both at weight 1 or either at weight 2.
     From the left alone what stands after the gap is hidden, too."""

@@ -108,7 +108,7 @@ def test_hidden_places():
     np.testing.assert_allclose(hidden.float().mean(0), (T + 1) / 2 / T, atol=0.03)  # each place as often
 
 
-@pytest.mark.parametrize("batch, T", [(1, 5), (4, 7), (12, 4), (64, 32)])
+@pytest.mark.parametrize("batch, T", [(4, 7), (12, 4)])
 def test_numbers_of_hidden_places_are_uniform_and_even(batch, T):
     order, rows = Order(MASKED, seed=3), np.arange(batch)
     counts = np.stack([order.hidden(step, rows, batch, T)[0] for step in range(4000)])
@@ -293,7 +293,7 @@ def test_heads_train_in_any_order(tokens, name, order):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("count", [T, T + 1, 3 * T, 3 * T + 5, 5])
+@pytest.mark.parametrize("count", [T, 3 * T + 5, 5])
 @pytest.mark.parametrize("name", ["random", "fractal", "left_to_right"])
 def test_a_score_along_an_order_is_that_of_one_token_at_a_time(name, count):
     """Each token once, given the start token and what is before it on its window's path."""

@@ -104,6 +104,7 @@ def test_what_it_says_of_gaps_is_what_the_model_says(filler, masked):
     torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_bursts_have_the_distribution_of_a_token_a_pass(monkeypatch):
     """A mixture over both orders of two gaps, summed up."""
