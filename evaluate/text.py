@@ -134,7 +134,7 @@ class TextMeasure(Measure):
     def view(self, rows: list[Row]) -> View:
         """A line a training, with means over its seeds; under it the main columns seed by seed."""
         columns = columns_in(rows)
-        summary = summarise(rows, columns)
+        summary = summary_of(rows, columns)
         models = [row for row in summary if "runs" in row]
         parts: list[pd.DataFrame | str] = [by_seed(models, columns)] if has_seeds(rows) else []
         if noisy := [row["name"] for row in models if row["quality_worse"] and has_seeds(rows)]:
@@ -145,7 +145,7 @@ class TextMeasure(Measure):
         """OUT.ece.png: how well each row is calibrated, where any is known to be."""
         if not any("ece" in r for r in rows):
             return []
-        calibrated = [r for r in summarise(rows, columns_in(rows)) if "ece" in r]
+        calibrated = [r for r in summary_of(rows, columns_in(rows)) if "ece" in r]
         return figures.write(calibration(calibrated), beside(out, ".ece"))
 
 
@@ -153,6 +153,11 @@ class TextMeasure(Measure):
 # Views
 
 MAIN = ("kl_truth_model", "ppl_eps"), ("self_bleu",)  # of each the first that there is: shown seed by seed
+
+
+def summary_of(rows: list[Row], columns: Sequence[Column]) -> list[Row]:
+    """`summarise`; where no training has several seeds, each run stands under its own name."""
+    return summarise(rows if has_seeds(rows) else [row | {"row": row["name"]} for row in rows], columns)
 
 
 def columns_in(rows: list[Row]) -> tuple[Column, ...]:
