@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from common import log as progress
-from common.log import Progress
+from common.log import ProgressBar
 
 
 class Stream(io.StringIO):
@@ -28,7 +28,7 @@ def patched(monkeypatch, quiet: float = 0.0, terminal: bool = False) -> Stream:
 @pytest.mark.parametrize("leave", [True, False])
 def test_in_a_file_it_is_a_line_each_tenth(monkeypatch, leave):
     stderr = patched(monkeypatch)
-    assert list(Progress(range(200), desc="labels", leave=leave)) == list(range(200))
+    assert list(ProgressBar(range(200), desc="labels", leave=leave)) == list(range(200))
     lines = stderr.getvalue().splitlines()
     assert [line.split("%")[0] for line in lines] == [f"labels: {n:>3}" for n in range(10, 101, 10)]
     assert "\r" not in stderr.getvalue()
@@ -36,7 +36,7 @@ def test_in_a_file_it_is_a_line_each_tenth(monkeypatch, leave):
 
 def test_a_short_work_writes_nothing(monkeypatch):
     stderr = patched(monkeypatch, quiet=60.0)
-    with Progress(total=50, desc="x") as bar:
+    with ProgressBar(total=50, desc="x") as bar:
         for _ in range(50):
             bar.update()
     assert stderr.getvalue() == ""
@@ -44,6 +44,6 @@ def test_a_short_work_writes_nothing(monkeypatch):
 
 def test_on_a_terminal_it_is_a_bar(monkeypatch):
     stderr = patched(monkeypatch, terminal=True)
-    for _ in Progress(range(3), desc="x"):
+    for _ in ProgressBar(range(3), desc="x"):
         pass
     assert "\rx: 100%" in stderr.getvalue()
