@@ -17,13 +17,13 @@ from common.places import labs_with
 from evaluate import figures
 from evaluate.checks import check_planned, check_text
 from evaluate.columns import HONEST, PAPER, TRUTH, Column
-from evaluate.diversity import cut, text_metrics
+from evaluate.diversity import TEXT_METRICS, cut, text_metrics
 from evaluate.find import scorers
 from evaluate.jobs import data_of
 from evaluate.measure import Measure, NamedRun, Session, Subject
 from evaluate.names import REFERENCES, RENAMED, check_apart
 from evaluate.search import search_errors
-from evaluate.settings import GONE, PaperConfig, Settings, TextConfig
+from evaluate.settings import GONE_CUTS, PaperConfig, Settings, TextConfig
 from evaluate.statistics import holm
 from evaluate.store import Row
 from evaluate.summary import has_seeds, quality_of, ratios, summarise
@@ -57,11 +57,12 @@ class TextSession(Session):
         self.judge = scorers().judge(c.scorer, self.data, self.s, self.device) if c.scorer else None
 
     def whole(self, row: Row) -> bool:
-        """Whether nothing of a kept row is missing: its texts, or MAUVE, where the package was not installed
-        then; and whether its intervals are over as many halves."""
+        """Whether a kept row has its texts, each metric of texts, intervals over as many halves, and MAUVE,
+        if that package was not installed then."""
         has_texts = not self.c.out or "problem" in row or self._has_texts(row["name"])
+        has_metrics = "problem" in row or TEXT_METRICS.keys() <= row.keys()
         as_many = row.get("halves", self.c.halves) == self.c.halves
-        return has_texts and as_many and not (self.judge and self.judge.lacks(row))
+        return has_texts and has_metrics and as_many and not (self.judge and self.judge.lacks(row))
 
     def _has_texts(self, name: str) -> bool:
         """Whether as many as are to be kept are there."""
@@ -170,7 +171,7 @@ def columns_in(rows: list[Row]) -> tuple[Column, ...]:
 def settings_line(rows: list[Row]) -> str:
     """What all rows share, without digests and cuts that are off; under it the scorer's own note."""
     about: dict[str, Any] = next((r["about"] for r in rows if "about" in r), {})
-    off = {**GONE, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "tokenize": "13a"}
+    off = {**GONE_CUTS, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "tokenize": "13a"}
     given = {k: v for k, v in rows[0]["settings"].items() if off.get(k) != v}
     given |= {"tokenizer": about.get("tokenizer", "?"), **about.get("truth", {})}
     given |= {"complete": False} if about.get("complete") is False else {}
