@@ -24,7 +24,7 @@ from common.config import cli, read
 from common.device import autocast, get_device, get_dtype, settle_dtype
 from common.errors import UserError
 from common.files import lock_of, locked, write_json
-from common.log import Progress
+from common.log import ProgressBar
 from config.defaults import TrainConfig
 from data.batches import Windows
 from data.corpus import prepared
@@ -217,7 +217,7 @@ def _build(
         if not done:
             f.write(MAGIC)
         title = f"labels by {teacher.name}"
-        with Progress(
+        with ProgressBar(
             total=len(windows) * T, initial=done * T, unit="tok", unit_scale=True, desc=title
         ) as bar:
             for start in range(done, len(windows), batch):

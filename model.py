@@ -1,7 +1,8 @@
 """GPT-2 in one file, and the language model: a trunk (tokens -> hidden states) joined to an output head.
 
 The trunk knows nothing of heads (heads/): it ends after the final LayerNorm. The output projection shares its
-token embedding. Names follow GPT-2's, so that its weights go in and out (training/gpt2.py).
+token embedding unless a configuration says tied = False. Names follow GPT-2's, so that its weights go in and
+out (training/gpt2.py).
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
 """
 

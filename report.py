@@ -27,7 +27,7 @@ from evaluate.checks import check_comparable, check_text, open_split
 from evaluate.measure import NamedRun, open_runs
 from evaluate.report.page import render
 from evaluate.report.runs import Drawing, ReportedRuns, examine, spread_places
-from evaluate.report.serve import Player, Playground, serve
+from evaluate.report.serve import Player, Playground, serve_page
 from evaluate.report.tables import different_settings, open_table, table_path
 from evaluate.sampling import held_out_prompts, weight_draws
 from evaluate.store import Store
@@ -95,7 +95,7 @@ def open_playground(c: ReportConfig, runs: list[NamedRun]) -> Playground:
 def main(argv: list[str]) -> int:
     c = read(ReportConfig, argv, __doc__)
     if c.serve:
-        serve(open_playground(c, open_runs(c.shown)), c.port)
+        serve_page(open_playground(c, open_runs(c.shown)), c.port)
         return 0
     out = Path(c.out)
     check_writable(out)

@@ -78,11 +78,15 @@ def read_prompts(prompt: str, file: str) -> list[str]:
     """The prompts asked for: of a file its lines."""
     if not file:
         return [prompt]
-    return [line for line in read_text(Path(file)).split("\n") if line]
+    prompts = [line for line in read_text(Path(file)).split("\n") if line]
+    if not prompts:
+        raise UserError(f"--prompts {file} holds no prompt")
+    return prompts
 
 
 def main(argv: list[str]) -> int:
     c = read(SampleConfig, argv, __doc__)
+    prompts = read_prompts(c.prompt, c.prompts)
 
     # Read the checkpoint
     device = get_device(c.device)
@@ -100,7 +104,7 @@ def main(argv: list[str]) -> int:
     # Sample after each prompt
     draws = weight_draws(model, ckpt.record, c.samples, c.seed, dtype.name)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
-    prompts, began, n = read_prompts(c.prompt, c.prompts), time.perf_counter(), 0
+    began, n = time.perf_counter(), 0
     for i, text in enumerate(prompts):
         title = f"prompt {i + 1}" if len(prompts) > 1 else ""
         start = torch.tensor([ids_of(text, tokenizer)] * c.num_samples, device=device)

@@ -123,7 +123,7 @@ def table(c: TableConfig, store: Store) -> int:
     ]
     new: list[Row] = []
     if trained:
-        at = [f"{job.out.name}={checkpoint.find(job.out, measure.which)}" for job in trained]
+        at = [f"{job.out.name}={checkpoint.find_checkpoint(job.out, measure.which)}" for job in trained]
         # as checked for all rows: one that is not finished may read less than the others
         agreed = {"block_size": settings["block_size"]} if isinstance(config, TextConfig) else {}
         session = measure.open(replace(config, checkpoints=at, **agreed))

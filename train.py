@@ -1,7 +1,7 @@
 """Trains a GPT-2 with a chosen output head, or an image classifier: a configuration -> checkpoints.
 
     python train.py config/baseline.py config/tiny.py [more configs] [--key=value ...]
-    python train.py config/mnist.py --source=DIR
+    python train.py config/mnist.py --source=DIR                 # of labs/classes
     torchrun --nproc-per-node=2 train.py config/baseline.py
 
     python train.py --resume out/baseline-tiny
@@ -14,7 +14,7 @@ that it began with.
 import os
 
 # A step allocates and frees hundreds of megabytes. In huge pages (where Linux has them on request) a CPU step
-# spends a tenth less on page faults. torch reads this once
+# takes a tenth less time: fewer page faults. torch reads this once
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import contextlib
@@ -108,7 +108,7 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     elif checkpoint.holds_run(out):
         raise UserError(f"{out} holds a run: --resume {out} goes on with it, --out_dir=... starts another")
 
-    # The data; before they are prepared, whether there are such a head and such a trunk
+    # The data. A head or a trunk that cannot be is refused first: a corpus may be a download
     named_head(config.head, 257, config.head_args)
     sketch(vars(config))
     precision = agreed_dtype(config.dtype, last.config.dtype if last else None, procs)
@@ -122,7 +122,7 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     model = build(vars(c))
     if c.init_from and not last:
         procs.say(start_from(c, model))
-    source = task.source(model, procs)  # last: its labels may take hours
+    source = task.source(model, procs)  # after all that may be refused: its labels may take hours
     c = replace(c, **task.info)
     model.to(device)
     if c.compile and device.type == "cuda":
@@ -263,7 +263,7 @@ def train_step(t: Training) -> Tensor:
             with autocast(procs.device, c.dtype):
                 loss, _ = t.parallel(batch.tokens, batch.targets, batch.positions, noise)
             with record_function("trunk, backward"):
-                # times their number, for `parallel` takes the mean over the processes
+                # `parallel` takes the mean over the processes, not the sum: so times their number
                 t.scaler.scale(loss / count * procs.world).backward()
         total += loss.detach()
     with record_function("optimizer"):
@@ -310,7 +310,8 @@ def checked_loss(t: Training) -> float:
 
 
 def evaluate_and_save(t: Training, evaluator: Evaluator, log: Log | None) -> None:
-    """Interrupted at a signal; Diverged if the score is no number."""
+    """Scores the validation split, and saves `last` and, if none was better, `best`. Interrupted at a
+    signal; Diverged if the score is no number."""
     p = t.progress
     evaluation = t.task.evaluate(evaluator, last=p.step == t.config.max_steps)
     if any(map(math.isnan, evaluation.values.values())):

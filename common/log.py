@@ -111,7 +111,7 @@ def duration(seconds: float) -> str:
 QUIET = 5.0  # seconds of a work before its first line in a file
 
 
-class Progress(tqdm):
+class ProgressBar(tqdm):
     """tqdm on a terminal. In a file, where its bar would be a line for each time that it moves, a line each
     tenth."""
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from common.config import Positive
 from common.errors import UserError, reading
 from common.files import read_json
-from common.log import Progress
+from common.log import ProgressBar
 from data.tokens import TokenFile
 from heads import Targets
 
@@ -123,7 +123,9 @@ def checksums(records: np.ndarray, first: int) -> np.ndarray:
 
 def sound(records: np.ndarray, title: str, at_once: int = 256) -> int:
     """How many records from the first on are what was written."""
-    with Progress(total=records.nbytes, unit="B", unit_scale=True, desc=title, leave=False, delay=2) as bar:
+    with ProgressBar(
+        total=records.nbytes, unit="B", unit_scale=True, desc=title, leave=False, delay=2
+    ) as bar:
         for start in range(0, len(records), at_once):
             part = np.ascontiguousarray(records[start : start + at_once])
             bad = np.flatnonzero(checksums(part, start) != part["crc"])

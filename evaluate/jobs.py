@@ -194,7 +194,7 @@ def weights_of(run: str, rows: ByName) -> str | None:
     if not run:
         return None
     try:
-        weights = checkpoint.find(run)
+        weights = checkpoint.find_checkpoint(run)
         return _digest(weights, (weights / "model.safetensors").stat().st_mtime_ns)
     except OSError:
         return rows.get(run_folder(run).name, {}).get("weights_sha256")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from common.device import autocast, float64_device, get_dtype, to_float64
 from common.errors import UserError
-from common.log import Progress
+from common.log import ProgressBar
 from evaluate.decoding import AS_SCORED, Decoding, truncate
 from evaluate.settings import Settings, run_seed
 from heads import Weights
@@ -221,7 +221,7 @@ def sample_texts(
     generator = torch.Generator(float64_device(device)).manual_seed(s.seed)
     total = len(prompts) * s.new_tokens
     out = []
-    with Progress(total=total, unit="tok", unit_scale=True, desc=f"{title}: sampling", leave=False) as bar:
+    with ProgressBar(total=total, unit="tok", unit_scale=True, desc=f"{title}: sampling", leave=False) as bar:
         for part in np.split(prompts, range(batch, len(prompts), batch)):
             columns = []
             start = torch.from_numpy(part).to(device)

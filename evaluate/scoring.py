@@ -30,60 +30,19 @@ class Score(NamedTuple):
     eps_nll: float
     part: int = 0  # how many windows of the text were scored; 0: all
 
+    @property
+    def mean(self) -> float:
+        """Nats a token."""
+        return self.nll / self.tokens
+
+    @property
+    def eps_mean(self) -> float:
+        return self.eps_nll / self.tokens
+
 
 def with_epsilon(log_p: Tensor, vocab_size: int) -> Tensor:
     """log((p + EPSILON) / (1 + EPSILON V)) of log p, in any shape."""
     return ((log_p.exp() + EPSILON) / (1 + EPSILON * vocab_size)).log()
-
-
-def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
-    """(start, first) of each window over `count` tokens: inputs start..start+block_size-1; targets are scored
-    from offset `first` on.
-
-    Windows advance by `stride`; the last is moved back to end with the text, so that all are whole. Tokens
-    1..count-1 are scored once each.
-    """
-    out, done, last = [], 0, max(0, count - 1 - block_size)
-    for start in range(0, count - 1, stride):
-        start = min(start, last)
-        out.append((start, done - start))
-        done = min(start + block_size, count - 1)
-        if start == last:
-            break
-    return out
-
-
-def spread(plan: list, count: int) -> list:
-    """`count` of the windows `plan`, evenly spread over the text and always the same.
-
-    All of them if it is 0 or there are no more.
-    """
-    n = len(plan)
-    return [plan[(2 * i + 1) * n // (2 * count)] for i in range(count)] if 0 < count < n else plan
-
-
-def left_to_right(ids: np.ndarray, context: int, stride: int) -> tuple[list, Callable[[list], Read]]:
-    """The windows of a text, and how to read some of them: from left to right."""
-    T = min(context, len(ids) - 1)
-    plan = windows(len(ids), context, stride or min(512, context))
-
-    def read(part: list[tuple[int, int]]) -> Read:
-        tokens = torch.from_numpy(np.stack([ids[s : s + T + 1] for s, _ in part]).astype(np.int64))
-        scored = torch.stack([torch.arange(T) >= first for _, first in part])
-        return Read(tokens[:, :-1], None, tokens[:, 1:], scored)
-
-    return plan, read
-
-
-def in_sequences(ids: np.ndarray, T: int, given: int) -> tuple[list, Callable[[list], Read]]:
-    """The sequences of a text, each of T tokens of which the first `given` are never predicted, and how to
-    read some of them: from left to right."""
-
-    def read(part: list[int]) -> Read:
-        x = torch.from_numpy(np.stack([ids[n * T : n * T + T] for n in part]).astype(np.int64))
-        return Read(x[:, :-1], None, x[:, 1:], (torch.arange(1, T) >= given).expand(len(x), -1))
-
-    return list(range(len(ids) // T)), read
 
 
 def score(
@@ -163,6 +122,56 @@ def score_windows(
             nll, eps_nll = nll - (w * lp_t).sum().item(), eps_nll - (w * eps_lp).sum().item()
             count += w.sum().item()
     return Score(nll, round(count), zeros, eps_nll)
+
+
+def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
+    """(start, first) of each window over `count` tokens: inputs start..start+block_size-1; targets are scored
+    from offset `first` on.
+
+    Windows advance by `stride`; the last is moved back to end with the text, so that all are whole. Tokens
+    1..count-1 are scored once each.
+    """
+    out, done, last = [], 0, max(0, count - 1 - block_size)
+    for start in range(0, count - 1, stride):
+        start = min(start, last)
+        out.append((start, done - start))
+        done = min(start + block_size, count - 1)
+        if start == last:
+            break
+    return out
+
+
+def spread(plan: list, count: int) -> list:
+    """`count` of the windows `plan`, evenly spread over the text and always the same.
+
+    All of them if it is 0 or there are no more.
+    """
+    n = len(plan)
+    return [plan[(2 * i + 1) * n // (2 * count)] for i in range(count)] if 0 < count < n else plan
+
+
+def left_to_right(ids: np.ndarray, context: int, stride: int) -> tuple[list, Callable[[list], Read]]:
+    """The windows of a text, and how to read some of them: from left to right."""
+    T = min(context, len(ids) - 1)
+    plan = windows(len(ids), context, stride or min(512, context))
+
+    def read(part: list[tuple[int, int]]) -> Read:
+        tokens = torch.from_numpy(np.stack([ids[s : s + T + 1] for s, _ in part]).astype(np.int64))
+        scored = torch.stack([torch.arange(T) >= first for _, first in part])
+        return Read(tokens[:, :-1], None, tokens[:, 1:], scored)
+
+    return plan, read
+
+
+def in_sequences(ids: np.ndarray, T: int, given: int) -> tuple[list, Callable[[list], Read]]:
+    """The sequences of a text, each of T tokens of which the first `given` are never predicted, and how to
+    read some of them: from left to right."""
+
+    def read(part: list[int]) -> Read:
+        x = torch.from_numpy(np.stack([ids[n * T : n * T + T] for n in part]).astype(np.int64))
+        return Read(x[:, :-1], None, x[:, 1:], (torch.arange(1, T) >= given).expand(len(x), -1))
+
+    return list(range(len(ids) // T)), read
 
 
 # -----------------------------------------------------------------------------

@@ -177,7 +177,7 @@ class Settings(Decoding):
 
 
 # cuts of older versions, each at the value that cuts nothing
-GONE = {"typical_p": 1.0, "epsilon": 0.0, "eta": 0.0, "top_a": 0.0, "top_n_sigma": 0.0, "min_k": 0.0}
+GONE_CUTS = {"typical_p": 1.0, "epsilon": 0.0, "eta": 0.0, "top_a": 0.0, "top_n_sigma": 0.0, "min_k": 0.0}
 
 
 def other_settings(before: dict, now: dict) -> str:
@@ -188,8 +188,8 @@ def other_settings(before: dict, now: dict) -> str:
     which is gone drew from another distribution.
     """
     hashes = ("tokenizer", "train", "corpus", "scorer")  # last: a hash says least of what is another
-    known = {k: now[k] for k in sorted(now, key=hashes.__contains__) if k != "words" or now[k]} | GONE
-    defaults = {"scorer": "", "part": False, "tokenize": "13a", **GONE, **vars(AS_SCORED)}
+    known = {k: now[k] for k in sorted(now, key=hashes.__contains__) if k != "words" or now[k]} | GONE_CUTS
+    defaults = {"scorer": "", "part": False, "tokenize": "13a", **GONE_CUTS, **vars(AS_SCORED)}
     return difference(dict.fromkeys(known) | defaults | before, known)
 
 

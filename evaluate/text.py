@@ -17,13 +17,13 @@ from common.places import labs_with
 from evaluate import figures
 from evaluate.checks import check_planned, check_text
 from evaluate.columns import HONEST, PAPER, TRUTH, Column
-from evaluate.diversity import cut, text_metrics
+from evaluate.diversity import TEXT_METRICS, cut, text_metrics
 from evaluate.find import scorers
 from evaluate.jobs import data_of
 from evaluate.measure import Measure, NamedRun, Session, Subject
 from evaluate.names import REFERENCES, RENAMED, check_apart
 from evaluate.search import search_errors
-from evaluate.settings import GONE, PaperConfig, Settings, TextConfig
+from evaluate.settings import GONE_CUTS, PaperConfig, Settings, TextConfig
 from evaluate.statistics import holm
 from evaluate.store import Row
 from evaluate.summary import has_seeds, quality_of, ratios, summarise
@@ -57,11 +57,12 @@ class TextSession(Session):
         self.judge = scorers().judge(c.scorer, self.data, self.s, self.device) if c.scorer else None
 
     def whole(self, row: Row) -> bool:
-        """Whether nothing of a kept row is missing: its texts, or MAUVE, where the package was not installed
-        then; and whether its intervals are over as many halves."""
+        """Whether a kept row has its texts, each metric of texts, intervals over as many halves, and MAUVE,
+        if that package was not installed then."""
         has_texts = not self.c.out or "problem" in row or self._has_texts(row["name"])
+        has_metrics = "problem" in row or TEXT_METRICS.keys() <= row.keys()
         as_many = row.get("halves", self.c.halves) == self.c.halves
-        return has_texts and as_many and not (self.judge and self.judge.lacks(row))
+        return has_texts and has_metrics and as_many and not (self.judge and self.judge.lacks(row))
 
     def _has_texts(self, name: str) -> bool:
         """Whether as many as are to be kept are there."""
@@ -134,7 +135,7 @@ class TextMeasure(Measure):
     def view(self, rows: list[Row]) -> View:
         """A line a training, with means over its seeds; under it the main columns seed by seed."""
         columns = columns_in(rows)
-        summary = summarise(rows, columns)
+        summary = summary_of(rows, columns)
         models = [row for row in summary if "runs" in row]
         parts: list[pd.DataFrame | str] = [by_seed(models, columns)] if has_seeds(rows) else []
         if noisy := [row["name"] for row in models if row["quality_worse"] and has_seeds(rows)]:
@@ -145,7 +146,7 @@ class TextMeasure(Measure):
         """OUT.ece.png: how well each row is calibrated, where any is known to be."""
         if not any("ece" in r for r in rows):
             return []
-        calibrated = [r for r in summarise(rows, columns_in(rows)) if "ece" in r]
+        calibrated = [r for r in summary_of(rows, columns_in(rows)) if "ece" in r]
         return figures.write(calibration(calibrated), beside(out, ".ece"))
 
 
@@ -153,6 +154,11 @@ class TextMeasure(Measure):
 # Views
 
 MAIN = ("kl_truth_model", "ppl_eps"), ("self_bleu",)  # of each the first that there is: shown seed by seed
+
+
+def summary_of(rows: list[Row], columns: Sequence[Column]) -> list[Row]:
+    """`summarise`; where no training has several seeds, each run stands under its own name."""
+    return summarise(rows if has_seeds(rows) else [row | {"row": row["name"]} for row in rows], columns)
 
 
 def columns_in(rows: list[Row]) -> tuple[Column, ...]:
@@ -165,7 +171,7 @@ def columns_in(rows: list[Row]) -> tuple[Column, ...]:
 def settings_line(rows: list[Row]) -> str:
     """What all rows share, without digests and cuts that are off; under it the scorer's own note."""
     about: dict[str, Any] = next((r["about"] for r in rows if "about" in r), {})
-    off = {**GONE, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "tokenize": "13a"}
+    off = {**GONE_CUTS, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "tokenize": "13a"}
     given = {k: v for k, v in rows[0]["settings"].items() if off.get(k) != v}
     given |= {"tokenizer": about.get("tokenizer", "?"), **about.get("truth", {})}
     given |= {"complete": False} if about.get("complete") is False else {}

@@ -11,7 +11,7 @@ import torch
 
 from common.device import get_device, get_dtype, settle_dtype
 from common.errors import UserError
-from common.log import Progress
+from common.log import ProgressBar
 from data.corpus import tokenizer_of
 from data.held_out import HeldOut, Truth
 from data.tokenizers import Tokenizer
@@ -124,7 +124,7 @@ def model_numbers(
     model, ckpt = load_model(run.path, device=device, dtype=get_dtype(s.dtype))
     seeded = of_run(s, ckpt.record)
     draws = model.head.draws(s.samples, seeded.seed)
-    bar = partial(Progress, desc=f"{run.name}: scoring", leave=False)
+    bar = partial(ProgressBar, desc=f"{run.name}: scoring", leave=False)
     if s.protocol == "paper":
         published = PUBLISHED.get(ckpt.config.name.split("-")[0], (math.nan,) * 3)
         row = dict(zip(("published_ppl", "published_self_bleu", "published_distinct_4"), published))

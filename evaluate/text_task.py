@@ -75,23 +75,22 @@ class TextTask:
         c, trunk = self.config, evaluator.model.trunk
         plans, sparse = trunk.plans(self.val.ids, self.val.given), evaluator.model.head.head.sparse
         own = next(iter(plans.values()), None)
-        part = self.score(evaluator, own, c.eval_windows)  # the same windows in all evaluations
+        usual = self.validation_score(evaluator, own, c.eval_windows)  # of the windows of all evaluations
         # what a run ends with can be compared with any other run
-        s = self.score(evaluator, own) if part.part and last else part
-        nll, eps_nll = s.nll / s.tokens, s.eps_nll / s.tokens
-        criterion = (part.eps_nll if sparse else part.nll) / part.tokens
+        s = self.validation_score(evaluator, own) if usual.part and last else usual
+        nll, criterion = s.mean, usual.eps_mean if sparse else usual.mean
         if math.isnan(nll):
             return Evaluation({"nll": nll}, {"nll": nll}, "", {})
-        logged = {"val_nll": nll, "val_ppl": perplexity(nll, 1), "val_ppl_eps": perplexity(eps_nll, 1)}
+        logged = {"val_nll": nll, "val_ppl": perplexity(nll, 1), "val_ppl_eps": perplexity(s.eps_mean, 1)}
 
         line = f"validation{f', {s.part} windows of it,' * bool(s.part)} {nll:.4f} nats/token, "
         line += f"perplexity {logged['val_ppl']:.2f}"
-        if sparse and eps_nll != nll:
+        if sparse and s.eps_mean != nll:
             line += f", PPL_eps {logged['val_ppl_eps']:.2f}"
         line += own.words if own else ""
         if s.part:
             logged["val_windows"] = s.part
-        elif part.part:
+        elif usual.part:
             logged["val_nll_windows"] = criterion
 
         # what the text says of the alternatives: in the log one sees how a head moves them
@@ -100,14 +99,14 @@ class TextTask:
         trained_on = lambda ends: training_windows(ends, c.block_size, trunk.context)
         logged |= self.recovery(evaluator, train, trained_on, "train_")
         for name, plan in plans.items() if len(plans) > 1 else ():
-            other = s if plan is own else self.score(evaluator, plan, s.part)
+            other = s if plan is own else self.validation_score(evaluator, plan, s.part)
             logged[f"val_ppl_{name}"] = ppl = perplexity(other.nll, other.tokens)
             line += "" if plan is own else f", {name.replace('_', ' ')} {ppl:.2f}"
-        if part.part and not s.part:
-            line += f"; its {part.part} windows of all evaluations {criterion:.4f}"
+        if usual.part and not s.part:
+            line += f"; its {usual.part} windows of all evaluations {criterion:.4f}"
         return Evaluation({"nll": criterion}, {"nll": nll}, line, logged)
 
-    def score(self, evaluator: Evaluator, plan: Plan | None, part: int = 0) -> Score:
+    def validation_score(self, evaluator: Evaluator, plan: Plan | None, part: int = 0) -> Score:
         """The score of `part` windows of the validation split (0: all of them), see evaluate.scoring.score.
         Interrupted, in all processes, if a signal came in one."""
         procs = evaluator.procs
@@ -137,7 +136,7 @@ class TextTask:
 
         Above all its mass on the observed token, on valid alternatives, and on the rest. Over the first
         `windows` of the split, the same at every evaluation. `prefix`: of the names. Interrupted as in
-        `score`.
+        `validation_score`.
         """
         (tokens, truth), procs = split, evaluator.procs
         if truth is None or not evaluator.model.trunk.forwards:

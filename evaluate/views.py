@@ -91,19 +91,19 @@ class View(NamedTuple):
     @property
     def markdown(self) -> str:
         """The parts with an empty line between two."""
-        texts = [part if isinstance(part, str) else markdown(part) for part in self.parts]
+        texts = [part if isinstance(part, str) else as_markdown(part) for part in self.parts]
         return "\n\n".join(filter(None, texts)) + "\n"
 
     @property
     def latex(self) -> str:
         """The tables, in the style of the package booktabs."""
-        return "\n".join(latex(table, None if i else self.bold) for i, table in enumerate(self.tables))
+        return "\n".join(as_latex(table, None if i else self.bold) for i, table in enumerate(self.tables))
 
     def fitting(self, width: int) -> "View":
         """The view with each table on its side that is wider than so many characters, if that is narrower."""
 
         def turned(part: pd.DataFrame) -> pd.DataFrame:
-            wide, narrow = (markdown(table).index("\n") for table in (part, part.T))
+            wide, narrow = (as_markdown(table).index("\n") for table in (part, part.T))
             return part.T if narrow < wide > width else part
 
         return self._replace(parts=[part if isinstance(part, str) else turned(part) for part in self.parts])
@@ -118,11 +118,11 @@ class View(NamedTuple):
                 file.write(text.encode())
 
 
-def markdown(table: pd.DataFrame) -> str:
+def as_markdown(table: pd.DataFrame) -> str:
     return table.to_markdown(disable_numparse=True, colalign=("left", *["right"] * table.shape[1]))
 
 
-def latex(table: pd.DataFrame, bold: pd.DataFrame | None = None) -> str:
+def as_latex(table: pd.DataFrame, bold: pd.DataFrame | None = None) -> str:
     """`bold`: a mask of the cells behind the rows' names."""
     flat = table.reset_index(names=table.index.name or "")
     style = flat.style.hide(axis=0).format(escape="latex").format_index(escape="latex", axis=1)

@@ -2,10 +2,11 @@
 
 A head answers two questions about logits z (N, V), in float32: `loss` is what training minimises, `log_probs`
 is the normalised distribution. Everything that scores or samples calls `log_probs`, so what is sampled is
-what is scored. To add a head, write a class of about ten lines, enter it in HEADS, and give it a file in
-config/. The tests pick it up from HEADS.
+what is scored. To add a head, write a class of about ten lines, enter it in HEADS, write its formula into
+tests/test_heads.py, and give it a file in config/: docs/add_a_head.md.
 
-`OutputHead` joins a head to its projection, an ordinary or a Bayesian one, tied to the token embedding. It
+`OutputHead` joins a head to its projection, an ordinary or a Bayesian one, tied to the token embedding or
+with weights of its own (`Trunk.new_readout` in model.py initialises these). It
 never materialises the logits of a whole batch: see `chunked_loss`.
 
     base.py        Targets, Head, cross-entropy            softmax.py    softmax and its links
@@ -111,7 +112,7 @@ def make_head(
     gain: float = 1.0,
     learn_gain: bool = False,
 ) -> OutputHead:
-    """The head called `name` in HEADS, made with `args`, on a projection tied to `weight` (padded V, C).
+    """The head called `name` in HEADS, made with `args`, on a projection by `weight` (padded V, C).
 
     `gain`, fixed or learned: see OutputHead.
 

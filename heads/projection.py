@@ -12,16 +12,15 @@ from .base import Head, check_range
 
 
 class Weights(NamedTuple):
-    """One draw of a projection's weights: `weight` (padded V, C), tied to the token embedding, and `bias`
-    (V,) or None."""
+    """One draw of a projection's weights: `weight` (padded V, C) and `bias` (V,) or None."""
 
     weight: Tensor
     bias: Tensor | None
 
 
 class Projection(nn.Module):
-    """z = h W^T + b with W the token embedding (Press & Wolf 2017); `bias` is the initial value of b, None
-    for no bias."""
+    """z = h W^T + b. W is the token embedding (Press & Wolf 2017) or, untied, `Trunk.new_readout`'s; `bias`
+    is the initial value of b, None for no bias."""
 
     def __init__(self, weight: nn.Parameter, vocab_size: int, bias: float | None):
         super().__init__()

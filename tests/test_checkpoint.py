@@ -19,7 +19,7 @@ from data.tokenizers import BPETokenizer, train_bpe
 from heads import Targets
 from model import build
 from tests.fixtures import same_tensors
-from training.checkpoint import find, in_use, save
+from training.checkpoint import find_checkpoint, in_use, save
 from training.run import Degenerate, Progress, Run, RunConfig, difference, load_model, restore
 
 CONFIG = dict(vocab_size=264, block_size=9, n_layer=2, n_head=2, n_embd=18, dropout=0.1)
@@ -126,14 +126,23 @@ def test_the_optimizer_goes_on_where_it_was(tmp_path, bayesian):
 
 def test_find(tmp_path, last):
     out = last.parent
-    assert find(out) == find(out, "last") == find(last) == find(str(last)) == last  # no best: the last
+    assert (
+        find_checkpoint(out)
+        == find_checkpoint(out, "last")
+        == find_checkpoint(last)
+        == find_checkpoint(str(last))
+        == last
+    )  # no best: the last
     shutil.copytree(last, out / "best")
-    assert find(out) == find(out, "best") == out / "best" and find(out, "last") == last
+    assert (
+        find_checkpoint(out) == find_checkpoint(out, "best") == out / "best"
+        and find_checkpoint(out, "last") == last
+    )
     (out / "best").rename(out / "best.old")  # killed between the two renames
-    assert find(out) == out / "best.old" and find(out, "last") == last
+    assert find_checkpoint(out) == out / "best.old" and find_checkpoint(out, "last") == last
     for wrong in (tmp_path, tmp_path / "none", out / "best.new"):
         with pytest.raises(FileNotFoundError):
-            find(wrong)
+            find_checkpoint(wrong)
 
 
 # ---- damage (more of it in test_damage.py) -----------------------------------------------------------------

@@ -119,7 +119,7 @@ FLAGS = {  # program and a good command of it -> flags that cannot be; each line
     ("eval", EVAL): f"seed={BIG} texts=x stride=99 loops=0 new_tokens=99 data=nosuch split=train",
     ("table", CURVE): "measure=nosuch measure=order out=/",
     ("table", "--rows=[\"'baseline'\"]"): "rows=[] rows=[7] seeds=['x'] seeds=[-1] jobs=0 overlay=nosuch",
-    ("report", "run --device=cpu"): "prompts=0 new_tokens=99 data=novels out=novels",
+    ("report", "run --device=cpu"): "prompts=0 data=novels out=novels",
     ("text", TEXT): "tokenizer=gpt9 column=x source=nosuch out=prompts.txt",
     ("wiki", "--tokenizer=bpe270 --out=new --source=novels"): "source=nosuch lines=-1",
 }

@@ -5,7 +5,6 @@ import torch
 
 from common import device
 from common.device import capabilities, choose_dtype, emulation, get_device
-from heads.perturb import normal_tables
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps")
 LAPTOP = {"avx2": True, "avx512_bf16": False}
@@ -34,8 +33,6 @@ def test_mps_is_taken_only_by_name(monkeypatch):
 def test_what_needs_float64_on_mps():
     assert device.float64_device(MPS) == CPU and device.float64_device(CUDA) == CUDA
     assert device.to_float64(torch.ones(2)).dtype == torch.float64
-    with pytest.raises(ValueError, match="perturb_max .*needs float64.*--device=cpu"):
-        normal_tables(300, MPS)
 
 
 # ---- what auto means -----------------------------------------------------------------------------

@@ -332,7 +332,7 @@ def test_what_does_not_belong_together_is_refused(whole, token_folder, tmp_path,
         ("learning_rate", dict(rows=["baseline --learning_rate=0.5"], seeds=[1])),
         ("max_steps", dict(rows=["baseline"], seeds=[1], flags="--max_steps=5")),
         ("split", dict(evaluate=f"--texts=6 --prompt_tokens=6 --new_tokens=30 --data={token_folder}")),
-        ("prompt_tokens", dict(evaluate="")),
+        ("new_tokens", dict(evaluate="")),
         ("block_size", dict(rows=["baseline", "smooth_gpt --block_size=48"])),
     ):
         with pytest.raises(ValueError, match=key):

@@ -257,7 +257,7 @@ def scores_are(monkeypatch, *nll: float) -> None:
     """What the evaluations find, in turn."""
     values = iter(nll)
     score = lambda self, evaluator, order, part: Score(next(values), 1, 0, 1.0)
-    monkeypatch.setattr(evaluate.text_task.TextTask, "score", score)
+    monkeypatch.setattr(evaluate.text_task.TextTask, "validation_score", score)
 
 
 def test_best_is_the_best(run, tiny, monkeypatch):

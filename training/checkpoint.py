@@ -83,7 +83,7 @@ def writing(folder: Path, failed: str) -> Iterator[None]:
         raise
 
 
-def find(path: str | Path, which: str = "best") -> Path:
+def find_checkpoint(path: str | Path, which: str = "best") -> Path:
     """The checkpoint folder meant by `path`: itself, or its `which` ("best" or "last"), or the other one if
     there is no such.
 

@@ -15,7 +15,7 @@ from common.errors import UserError, reading
 from common.files import read_json
 from config.defaults import TrainConfig
 from model import TRUNKS, GPTConfig, LanguageModel, build, sketch, trunk_config
-from training.checkpoint import find, is_run, weights_digest
+from training.checkpoint import find_checkpoint, is_run, weights_digest
 from training.gpt2 import read_gpt2
 
 # keys that a resumed run may change: none of them changes what a step computes, but for the rounding of
@@ -147,7 +147,7 @@ class Run:
     def __init__(self, folder: str | Path, which: str = "best"):
         """The checkpoint that `folder` is, or its `which` ("best" or "last"), or the other one if there is no
         such. OSError or UserError naming the file that is missing or damaged."""
-        self.path = find(folder, which)
+        self.path = find_checkpoint(folder, which)
         kinds = {f.name: f.type for f in fields(RunConfig)}
         needed = ["tokenizer", "tokenizer_fingerprint", "head", *(f.name for f in fields(GPTConfig))]
         of_needed = {"name": Name, **{key: kinds[key] for key in needed}}

@@ -42,7 +42,7 @@ from common.config import Text, cli, read
 from common.errors import UserError, reading
 from common.files import real_path
 from common.hub import load
-from common.log import Progress
+from common.log import ProgressBar
 from data.corpus import (
     SPLITS,
     Contents,
@@ -69,7 +69,7 @@ Documents = Callable[[], Iterator[Document]]  # starts a fresh pass
 
 
 @dataclass
-class TextConfig(PrepareConfig):
+class OwnTextConfig(PrepareConfig):
     # fmt: off
     tokenizer: str = "bpe4096"      # bpeN: one of N tokens trained on the train split; gpt2; bytes;
     #                                 or the path of a tokenizer.json
@@ -88,11 +88,11 @@ class TextCorpus(Corpus):
         name = re.sub(rf"({kinds})(\.gz)?$", "", name).replace(":", "-")
         return f"{tokenizer}-{name}" if name else tokenizer
 
-    def lasting_source(self, c: TextConfig) -> str | None:
+    def lasting_source(self, c: OwnTextConfig) -> str | None:
         """Without a source, whatever the folder was prepared from will do."""
         return None if c.source else ""
 
-    def contents(self, c: TextConfig) -> Contents:
+    def contents(self, c: OwnTextConfig) -> Contents:
         path = real_path(c.source)
         if c.source and path.exists():
             source, pools = str(path), local_documents(path, c.column, c.separator)
@@ -269,7 +269,7 @@ def divided(
     others, at its end.
     """
     sizes, hashes = array("q"), array("Q")
-    for document in Progress(documents(), "sizes", unit=" documents"):
+    for document in ProgressBar(documents(), "sizes", unit=" documents"):
         size, sha256 = 0, hashlib.sha256()
         for line in document:
             raw = line.encode()
@@ -312,11 +312,11 @@ def part_of(documents: Documents, size: int, start: float, stop: float) -> Itera
     yield lines()
 
 
-corpus = TextCorpus(__file__, TextConfig)
+corpus = TextCorpus(__file__, OwnTextConfig)
 
 
 def main(argv: list[str]) -> int:
-    return corpus.command(read(TextConfig, argv, __doc__))
+    return corpus.command(read(OwnTextConfig, argv, __doc__))
 
 
 if __name__ == "__main__":

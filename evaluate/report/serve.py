@@ -167,7 +167,7 @@ def make_server(playground: Playground, port: int) -> ThreadingHTTPServer:
     return ThreadingHTTPServer((HOST, port), Handler)
 
 
-def serve(playground: Playground, port: int) -> None:
+def serve_page(playground: Playground, port: int) -> None:
     """Serves the page until Ctrl-C."""
     with make_server(playground, port) as server:
         print(f"http://{HOST}:{server.server_port}  (Ctrl-C ends it)", flush=True)

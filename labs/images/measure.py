@@ -28,7 +28,7 @@ import torch
 from common.config import Dtype, Field, Natural, NonNegative, Positive, Seed
 from common.device import float64_device, get_device, get_dtype, settle_dtype
 from common.errors import UserError
-from common.log import Progress
+from common.log import ProgressBar
 from data.held_out import open_held_out
 from evaluate.checks import check_comparable, check_planned
 from evaluate.decoding import Decoding
@@ -47,7 +47,7 @@ from labs.images.image_tokens.prepare import FILES, read_source
 from labs.images.quality import NEIGHBOURS, halves, picture_grid, quality_numbers, view_images, write_png
 from labs.orders.asking import Asker
 from model import LanguageModel
-from training.checkpoint import find, weights_digest
+from training.checkpoint import find_checkpoint, weights_digest
 from training.run import Run, load_model
 
 TITLES = {"fd": "FD (our CNN)", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}
@@ -198,7 +198,7 @@ class ImagesSession(Session):
         """Pixels of images of the classes `labels`, the same ones again for the same run and settings."""
 
         def bar(batches: Any) -> Any:
-            return Progress(batches, desc=f"{name}: guidance {point}", leave=False)
+            return ProgressBar(batches, desc=f"{name}: guidance {point}", leave=False)
 
         codes = sample_codes(
             asker.model,
@@ -227,7 +227,7 @@ def images_settings(c: ImagesConfig) -> dict[str, Any]:
     """What two rows must share to stand in one table, as far as the flags say it."""
     keys = ("split", "images", "cfg", "temperatures", "top_k", "samples", "seed")
     known = {key: getattr(c, key) for key in keys} | ({"dtype": c.dtype} if c.dtype != "auto" else {})
-    return known | {"classifier": weights_digest(find(c.classifier))}
+    return known | {"classifier": weights_digest(find_checkpoint(c.classifier))}
 
 
 class ImagesMeasure(Measure):

@@ -30,7 +30,7 @@ import torch
 from common.config import Dtype, Field, Natural, Positive, Seed
 from common.device import get_device, get_dtype, settle_dtype
 from common.errors import UserError
-from common.log import Progress
+from common.log import ProgressBar
 from data.corpus import corpus_of
 from data.held_out import HeldOut
 from evaluate.checks import check_comparable, check_planned, open_split
@@ -84,7 +84,7 @@ def perplexities(asker: Asker, data: HeldOut, title: str, apart: bool) -> dict[s
     ids = data.ids[: len(data.ids) // length * length] if apart else data.ids  # one more begins no sequence
 
     def in_order(order: str) -> float:
-        bar = partial(Progress, desc=f"{title}: {order or 'left to right'}", leave=False)
+        bar = partial(ProgressBar, desc=f"{title}: {order or 'left to right'}", leave=False)
         how = plan(asker.model.trunk.config, ids, order, given) if order else None
         asked = asker.model, ids, 0, asker.draws, asker.device, asker.dtype
         s = score(*asked, progress=bar, plan=how, given=given)

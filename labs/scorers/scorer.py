@@ -19,7 +19,7 @@ from torch import Tensor
 
 from common.device import to_float64
 from common.errors import UserError
-from common.log import Progress
+from common.log import ProgressBar
 from data.corpus import tokenizer_of
 from data.tokenizers import ids_of
 from data.tokens import open_tokens
@@ -31,7 +31,7 @@ from evaluate.scoring import windows
 from evaluate.settings import Settings
 from evaluate.statistics import half_sampling_interval
 from evaluate.text_numbers import Data, decode
-from training.checkpoint import find, is_run, weights_digest
+from training.checkpoint import find_checkpoint, is_run, weights_digest
 from training.run import load_model
 
 LONGEST = 1024  # tokens that a model reads if its configuration names no limit
@@ -119,7 +119,7 @@ def open_scorer(path: str, device: torch.device) -> Scorer:
 
 def digest(path: str) -> str:
     """SHA-256 of a scorer's weights. UserError if there are none."""
-    return weights_digest(find(path) if is_run(path) else Path(path))
+    return weights_digest(find_checkpoint(path) if is_run(path) else Path(path))
 
 
 # -----------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class Judge:
         texts = list(map(self.cut, texts))
         out: dict[str, Any] = {"scorer": self.origin}
         if prompts:
-            pairs = Progress(list(zip(prompts, texts)), desc=f"under {self.scorer.name}", leave=False)
+            pairs = ProgressBar(list(zip(prompts, texts)), desc=f"under {self.scorer.name}", leave=False)
             nll = [continuation_nll(self.scorer, *pair) for pair in pairs]
             out |= {"gen_ppl": generative_perplexity(nll), "gen_tokens": sum(count for _, count in nll)}
             if halves:

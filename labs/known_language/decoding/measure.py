@@ -27,7 +27,7 @@ from torch import Tensor
 from common.config import Dtype, Field, Positive, Seed
 from common.device import get_device, get_dtype, settle_dtype
 from common.errors import UserError
-from common.log import Progress
+from common.log import ProgressBar
 from data.held_out import HeldOut, Truth
 from evaluate.checks import check_comparable, check_planned, open_split
 from evaluate.decoding import Decoding, truncate
@@ -150,7 +150,7 @@ class DecodingSession(Session):
         draws = weight_draws(model, ckpt.record, self.c.samples, self.c.seed, self.dtype)
 
         def blocks(data: HeldOut, plan: list[Window]) -> Blocks:
-            bar = partial(Progress, desc=f"{subject.name}: {data.path.stem}", leave=False)
+            bar = partial(ProgressBar, desc=f"{subject.name}: {data.path.stem}", leave=False)
             return document_blocks(model, data.ids, plan, draws, self.device, self.dtype, progress=bar)
 
         return self._both(blocks)

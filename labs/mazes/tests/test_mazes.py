@@ -230,7 +230,7 @@ def test_the_truth_of_a_split(folder):
     assert found["nll"] == pytest.approx(entropy) and found["judged"] == 2  # of all, not of the judged
     row = {"name": "a", "row": "a", "seed": 1, "nll": 2.0, "left_1": 0.5, "nll_own": 3.0}
     [one_table] = tables([row], found)
-    assert one_table.lines[-1] == ["truth", "", mean([entropy]), "", mean([entropy])]
+    assert one_table.loc["truth"].tolist() == ["", mean([entropy]), "", mean([entropy])]
     assert truth.judge(x) == {"solved": 1, "optimal": 1, "true_nll": pytest.approx(entropy), "judged": 3}
     x[0, 35:] = x[0, :35]  # no path
     assert truth.judge(x)["solved"] == pytest.approx(2 / 3)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import train
 from heads import HEADS as CORE
 from heads import Targets, make_head, named_head
 from heads.linear_loss import linear_loss
@@ -160,8 +161,8 @@ def test_positions_without_a_loss_avoid_no_token():
 
 def test_unlikelihood_trains_on_the_tokens_of_its_context(trainer, tiny):
     t = trainer(tiny(head="unlikelihood", head_args={"window": 5}))
-    x, targets, _ = t.source.batch(0, 0)
+    x, targets, _ = t.loader.source.batch(0, 0)
     y = torch.cat((x[:, 1:], targets.token.view(x.shape)[:, -1:]), 1)
     assert targets.ids.shape == (y.numel(), 6) and torch.equal(targets.token, y.flatten())
     assert set(targets.values.flatten().tolist()) == {1.0, 0.0, -1.0}
-    assert math.isfinite(t.train_step())
+    assert math.isfinite(train.train_step(t))
