@@ -18,6 +18,7 @@ from common.config import read
 from config.defaults import TrainConfig
 from data.corpus import prepared
 from evaluate import workers
+from evaluate.curve import CurveMeasure
 from evaluate.find import find_measure
 from evaluate.jobs import Job
 from evaluate.measure import kept_rows, left_out, open_runs, unchanged
@@ -145,6 +146,8 @@ def whole(token_folder, tmp_path, monkeypatch):
         return over(train_in_process(config, token_folder))
 
     monkeypatch.setattr(workers, "start", fake_train)
+    for measure in (CurveMeasure, TextMeasure):
+        monkeypatch.setattr(measure, "draw", lambda *_: [])  # test_figures.py
     monkeypatch.setattr("evaluate.jobs.prepared", lambda *_: token_folder)
     monkeypatch.chdir(tmp_path)
     Path("config").mkdir()
