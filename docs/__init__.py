@@ -1,1 +1,1 @@
-"""The documentation. build.py writes README.md and docs/*.md from templates/, with the numbers filled in."""
+"""Programs beside the pages: house.py counts what the house is made of, gallery.py draws the heads."""

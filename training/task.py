@@ -70,8 +70,8 @@ class Lab(TrainingTask, Protocol):
 
 
 def lab_of(dataset: str) -> type[Lab] | None:
-    """The lab whose DATASETS have `dataset` (labs/NAME/task.py); None where that is text, or where the lab is
-    not there."""
+    """The task of the lab whose DATASETS have `dataset` (labs/NAME/task.py). None where that is text, which a
+    lab may have prepared, too, or where the lab is not there."""
     for lab in labs_with("task"):
         if dataset in importlib.import_module(f"labs.{lab}").DATASETS:
             return importlib.import_module(f"labs.{lab}.task").TASK
