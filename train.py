@@ -34,7 +34,7 @@ from common.errors import UserError
 from common.log import Log, duration, start_wandb
 from common.places import registered
 from config.defaults import TrainConfig
-from data.batches import Loader
+from data.batches import Loader, windows_at_a_time
 from data.tokenizers import tokenizer_name
 from evaluate.text_task import TextTask
 from heads import head_changed, head_digest, named_head
@@ -108,9 +108,10 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     elif checkpoint.holds_run(out):
         raise UserError(f"{out} holds a run: --resume {out} goes on with it, --out_dir=... starts another")
 
-    # The data. A head or a trunk that cannot be is refused first: a corpus may be a download
+    # The data. What cannot be is refused before, as far as it is known: a corpus may be a download
     named_head(config.head, 257, config.head_args)
     sketch(vars(config))
+    windows_at_a_time(config.batch_size, config.micro_batch, procs.world)
     precision = agreed_dtype(config.dtype, last.config.dtype if last else None, procs)
     config = replace(config, dtype=precision.name)
     task: TrainingTask = (lab_of(config.dataset) or TextTask)(config, procs)

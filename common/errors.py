@@ -47,6 +47,8 @@ def reading(path: str | Path) -> Iterator[None]:
     """
     try:
         yield
+    except ModuleNotFoundError:  # the file is not what is wrong
+        raise
     except Exception as error:
         named = isinstance(error, ValueError) and str(path) in str(error)
         if named or (isinstance(error, OSError) and error.filename):

@@ -251,14 +251,15 @@ def prepare_splits(out: str | Path, tokenizer: str, contents: Contents, force: b
             write_json(out / "meta.json", meta)  # says whose the folder is, before anything else is in it
 
         # The tokenizer
-        if coder is None and (out / "tokenizer.json").is_file():
-            coder = read_tokenizer(out / "tokenizer.json")
+        saved = read_tokenizer(out / "tokenizer.json") if (out / "tokenizer.json").is_file() else None
+        if coder is None and saved and saved.name == tokenizer:
+            coder = saved
         elif coder is None:
             if "train" not in splits:
                 raise UserError(f"{tokenizer} is trained on the train split, which {contents.source} lacks")
             lines = chain.from_iterable(read_batches(splits["train"], tokenizer))
             coder = train_bpe(lines, int(tokenizer.removeprefix("bpe")))
-        if not (out / "tokenizer.json").is_file():
+        if saved is None or saved.fingerprint != coder.fingerprint:  # of a preparation that went no further
             coder.save(out)
 
         # The splits
