@@ -147,7 +147,7 @@ def show_table(c: TableConfig, store: Store, measure: Measure, rows: list[Row]) 
     """Prints and writes the views of the table; of a tuned one also the ratios to its first row."""
     out = Path(c.results) / c.name
     note_changed_heads(rows)
-    show(measure, store, rows, out)
+    show(measure, store, rows, out, c.figures)
     trials = trials_in(Store(Path(c.tuning)) if c.tuning else store) if c.tuned else []
     if trials and (view := ratios_view(rows, trials)).parts:
         print("", view.markdown, sep="\n")

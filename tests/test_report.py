@@ -1,8 +1,9 @@
 """A report: the page is well-formed, holds what the rows hold, escapes what it is given, and asks no network
-for anything; in a browser it sorts, darkens and fits a phone."""
+for anything."""
 
 import json
 import math
+from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -128,6 +129,12 @@ def test_a_table_on_a_page(seeds):
     assert best == numbers[1:]
 
 
+def test_a_page_says_what_it_is_and_how_it_was_made(seeds):
+    text = render([open_table(seeds, 1)], None, command=f"python report.py '{EVIL}'")
+    assert "<title>nanoHeads: x</title>" in text and "<h1>x</h1>" in text
+    assert "report.py &#39;&lt;img" in text and date.today().isoformat() in text and EVIL not in text
+
+
 def test_nothing_given_becomes_code_and_nothing_is_asked_of_a_network(seeds):
     """Names, notes, texts and pictures are text; the page may load nothing by its own policy."""
     page = page_of(open_table(seeds, 3))
@@ -243,6 +250,13 @@ def test_next_words_stand_beside_the_truth(examined, trained_runs):
         (worst,) = (i for i, w in zip(ids, words) if w.kind == "forbidden")
         believed = said.numpy() * ~valid
         assert truth[worst] == 0 and believed[worst] > 0 and len(runs.names) == 2
+
+
+def test_a_choice_of_shades_is_offered_where_there_are_two(examined):
+    runs = examined[2]
+    for scale, radios in ((runs.scale, 2), (runs.scale | {"epistemic": 0.0}, 0)):
+        page = Page(render([], runs._replace(scale=scale)))
+        assert sum(tag == "input" for tag, _ in page.tags) == radios
 
 
 def test_a_word_is_marked_where_the_language_forbids_it(examined):
