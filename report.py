@@ -18,9 +18,9 @@ NAME.samples.
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from common.config import Dtype, Natural, Positive, Seed, cli, read
+from common.config import Dtype, Field, Natural, Positive, Seed, cli, read
 from common.device import get_device, get_dtype, settle_dtype
 from common.files import beside, check_writable, replacing
 from common.places import called
@@ -37,6 +37,8 @@ from evaluate.text import TextMeasure
 from model import context
 from training.run import load_model
 
+Port = Annotated[int, Field(ge=0, lt=2**16)]
+
 
 @dataclass
 class ReportConfig:
@@ -45,7 +47,7 @@ class ReportConfig:
     out: str = "report.html"        # the file to write
     prompts: Positive = 3           # whose continuations are shown
     serve: bool = False             # a page to play with the runs, until Ctrl-C; nothing is written
-    port: Natural = 8000            # of that page; 0: any that is free
+    port: Port = 8000               # of that page; 0: any that is free
     # of runs
     split: Literal["validation", "test"] = "test"
     data: str = ""                  # the prepared data folder; empty: the one of the first run

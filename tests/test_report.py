@@ -18,7 +18,7 @@ from data.held_out import open_held_out
 from evaluate.measure import open_runs
 from evaluate.report.page import render
 from evaluate.report.runs import BEFORE, Drawing, examine, spread_places, word_text
-from evaluate.report.tables import ReportedTable, data_url, open_table
+from evaluate.report.tables import ReportedTable, data_url, different_settings, open_table
 from evaluate.sampling import held_out_prompts, weight_draws
 from evaluate.store import Store
 from evaluate.text import TextMeasure
@@ -287,6 +287,10 @@ def test_prompts_are_as_long_as_the_tables(folder, trained_runs, seeds, tmp_path
 
 
 # ---- mistakes
+
+
+def test_no_settings_are_shown_where_rows_differ_in_none():
+    assert different_settings({"a": {"head": "softmax"}, "b": {"head": "softmax"}}) is None
 
 
 def test_runs_of_two_corpora_or_data_of_another_tokenizer_are_refused(trained_runs, trained, token_folder):
