@@ -124,6 +124,7 @@ def stop_gradient(z, y, of="softmax"):
 FORMULAS = {
     "softmax": link(lambda z: z),
     "softmax_bias": link(lambda z: z),
+    "sampled_softmax": link(lambda z: z),
     "label_smoothing": objective(smoothing),
     "sigmoid": sigmoid,
     "gs_softmax_f1": link(lambda z, alpha=1.0: F.logsigmoid(z)),
@@ -362,6 +363,37 @@ def test_predictive_is_the_mean_of_probabilities():
 
 # -----------------------------------------------------------------------------
 # Adding a head; mistakes
+
+
+def sampled(k: int, seed: int, targets: Targets, hidden: torch.Tensor) -> tuple[OutputHead, torch.Tensor]:
+    oh = output_head("sampled_softmax", {"samples": k}, dtype=torch.float64)
+    q = torch.arange(1, V + 1, dtype=torch.float64)
+    oh.head.log_q.copy_((q / q.sum()).log())
+    return oh, oh.loss(hidden, targets, torch.Generator().manual_seed(seed))[0]
+
+
+def test_sampled_softmax_is_its_formula():
+    hidden, targets = torch.randn(5, C, dtype=torch.float64), random_targets(5)
+    targets = targets._replace(weights=torch.tensor([1.0, 2.0, 0.0, 1.0, 1.0]))
+    oh, loss = sampled(9, 3, targets, hidden)
+    q = oh.head.log_q.exp()
+    drawn = torch.multinomial(q, 9, replacement=True, generator=torch.Generator().manual_seed(3))
+    z, want = project(hidden, oh.projection.draw(None), oh.head).double(), 0.0
+    for row, t, weight in zip(z, targets.token, targets.weights):
+        others = [row[s].exp() / (9 * q[s]) for s in drawn.tolist() if s != t]
+        want += weight * -(row[t].exp() / (row[t].exp() + sum(others))).log()
+    torch.testing.assert_close(loss, want, check_dtype=False, rtol=1e-6, atol=1e-6)
+
+
+def test_many_samples_are_softmax_and_scoring_is_whole():
+    hidden, targets = torch.randn(40, C, dtype=torch.float64) / 2, random_targets(40)
+    oh, many = sampled(200_000, 0, targets, hidden)
+    whole = oh.loss(hidden, targets)[0]  # no generator, no draws
+    assert many.item() == pytest.approx(whole.item(), rel=0.01)
+    few = [sampled(4, seed, targets, hidden)[1].item() for seed in (0, 0, 1)]
+    assert few[0] == few[1] != few[2]
+    oh.eval()
+    assert oh.loss(hidden, targets, torch.Generator())[0] == whole
 
 
 def test_one_backward_only():

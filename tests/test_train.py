@@ -139,6 +139,12 @@ def test_a_bias_starts_at_the_log_frequencies(trainer, tiny):
     torch.testing.assert_close(t.model.head.projection.bias.data, torch.tensor(want))
 
 
+def test_sampled_softmax_draws_by_the_frequencies_of_the_text(trainer, tiny):
+    t = trainer(tiny(head="sampled_softmax", head_args={"samples": 7}))
+    q = np.bincount(t.task.train.ids, minlength=VOCAB) + 1
+    torch.testing.assert_close(t.model.head.head.log_q.exp(), torch.tensor(q / q.sum()), check_dtype=False)
+
+
 def test_learning_rate():
     c = train.TrainConfig(learning_rate=1.0, min_lr=0.1, warmup_steps=10, max_steps=110)
     lr = lambda step: train.learning_rate(c, step)
