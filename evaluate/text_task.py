@@ -54,14 +54,13 @@ class TextTask:
     def source(self, model: LanguageModel, procs: Processes) -> BatchSource:
         c = self.config
         head, bias = model.head.head, model.head.projection.bias
-        counts = np.bincount(self.train.ids, minlength=self.info["vocab_size"]) + 1
-        log_frequency = torch.from_numpy(np.log(counts / counts.sum()))
+        counts = torch.from_numpy(np.bincount(self.train.ids, minlength=self.info["vocab_size"]) + 1)
         if isinstance(head, SampledSoftmax):
-            head.log_q.copy_(log_frequency)
+            head.use_frequencies(counts)
         if c.unigram_bias and not c.init_from:
             if bias is None:
                 raise UserError(f"unigram_bias: the head {c.head!r} has no bias")
-            bias.data.copy_(log_frequency)
+            bias.data.copy_((counts / counts.sum()).log())
         labels = Labels(c, self.train, procs.device, head, procs.first)
         self.info |= {"teacher_sha256": labels.teacher, "teacher_weights": labels.teacher_weights}
         self.info["teacher_spent"] = spent_by(c.teacher) if labels.teacher_weights else None

@@ -367,8 +367,7 @@ def test_predictive_is_the_mean_of_probabilities():
 
 def sampled(k: int, seed: int, targets: Targets, hidden: torch.Tensor) -> tuple[OutputHead, torch.Tensor]:
     oh = output_head("sampled_softmax", {"samples": k}, dtype=torch.float64)
-    q = torch.arange(1, V + 1, dtype=torch.float64)
-    oh.head.log_q.copy_((q / q.sum()).log())
+    oh.head.use_frequencies(torch.arange(1, V + 1) ** 2)
     return oh, oh.loss(hidden, targets, torch.Generator().manual_seed(seed))[0]
 
 
@@ -376,20 +375,29 @@ def test_sampled_softmax_is_its_formula():
     hidden, targets = torch.randn(5, C, dtype=torch.float64), random_targets(5)
     targets = targets._replace(weights=torch.tensor([1.0, 2.0, 0.0, 1.0, 1.0]))
     oh, loss = sampled(9, 3, targets, hidden)
-    q = oh.head.log_q.exp()
-    drawn = torch.multinomial(q, 9, replacement=True, generator=torch.Generator().manual_seed(3))
+    pi = oh.head.log_pi.exp()
+    drawn = (torch.rand(V, generator=torch.Generator().manual_seed(3)) < pi).nonzero()[:, 0].tolist()
     z, want = project(hidden, oh.projection.draw(None), oh.head).double(), 0.0
     for row, t, weight in zip(z, targets.token, targets.weights):
-        others = [row[s].exp() / (9 * q[s]) for s in drawn.tolist() if s != t]
+        others = [row[s].exp() / pi[s] for s in drawn if s != t]
         want += weight * -(row[t].exp() / (row[t].exp() + sum(others))).log()
     torch.testing.assert_close(loss, want, check_dtype=False, rtol=1e-6, atol=1e-6)
 
 
-def test_many_samples_are_softmax_and_scoring_is_whole():
+@pytest.mark.parametrize("k", [1, 9, V - 1, V, 10 * V])
+def test_as_many_samples_as_are_asked_for_by_frequency(k):
+    oh, _ = sampled(k, 0, random_targets(2), torch.zeros(2, C, dtype=torch.float64))
+    pi, counts = oh.head.log_pi.exp(), torch.arange(1, V + 1) ** 2
+    assert pi.sum().item() == pytest.approx(min(k, V)) and pi.max() <= 1
+    below = pi < 1 - 1e-9
+    torch.testing.assert_close((pi / counts)[below], (pi / counts)[below].mean().expand(int(below.sum())))
+
+
+def test_all_samples_are_softmax_and_scoring_is_whole():
     hidden, targets = torch.randn(40, C, dtype=torch.float64) / 2, random_targets(40)
-    oh, many = sampled(200_000, 0, targets, hidden)
+    oh, every = sampled(V, 0, targets, hidden)
     whole = oh.loss(hidden, targets)[0]  # no generator, no draws
-    assert many.item() == pytest.approx(whole.item(), rel=0.01)
+    torch.testing.assert_close(every, whole)
     few = [sampled(4, seed, targets, hidden)[1].item() for seed in (0, 0, 1)]
     assert few[0] == few[1] != few[2]
     oh.eval()
