@@ -27,9 +27,18 @@ from typing import Any
 from common.config import cli, read
 from common.errors import UserError
 from common.files import beside
-from evaluate import search
+from evaluate import figures, ratios, search
 from evaluate.find import find_measure
-from evaluate.jobs import ByName, Job, note_changed_heads, prepare_data, show_commands, sources_first, used_by
+from evaluate.jobs import (
+    ByName,
+    Job,
+    name_of,
+    note_changed_heads,
+    prepare_data,
+    show_commands,
+    sources_first,
+    used_by,
+)
 from evaluate.measure import (
     Measure,
     common_fields,
@@ -44,7 +53,6 @@ from evaluate.names import check_apart
 from evaluate.search import Search, trials_in
 from evaluate.settings import TableConfig, TextConfig, measure_of, read_settings
 from evaluate.store import Row, Store
-from evaluate.text import ratios_view
 from evaluate.workers import TrainingsStopped, train_all
 from training import checkpoint
 
@@ -139,7 +147,8 @@ def table(c: TableConfig, store: Store) -> int:
     shown += [row for row in rows.values() if row.get("reference")]
     store.put(shown)  # first in the file, in the order of the table
     code = exit_code([*new, *diverged])
-    show_table(c, store, measure, shown)
+    with figures.written_as(c.figures):
+        show_table(c, store, measure, shown)
     return code
 
 
@@ -147,10 +156,13 @@ def show_table(c: TableConfig, store: Store, measure: Measure, rows: list[Row]) 
     """Prints and writes the views of the table; of a tuned one also the ratios to its first row."""
     out = Path(c.results) / c.name
     note_changed_heads(rows)
-    show(measure, store, rows, out, c.figures)
-    trials = trials_in(Store(Path(c.tuning)) if c.tuning else store) if c.tuned else []
-    if trials and (view := ratios_view(rows, trials)).parts:
-        print("", view.markdown, sep="\n")
+    show(measure, store, rows, out)
+    names = {name_of(row) for row in c.rows}
+    known = trials_in(Store(Path(c.tuning)) if c.tuning else store) if c.tuned else []
+    trials = [trial for trial in known if trial["row"] in names]
+    if trials and (found := ratios.compare(rows, trials)).best:
+        view = ratios.view(found, ratios.costs(rows, found.first, Path(c.cost)) if c.cost else {})
+        print("", view.markdown, *figures.write(ratios.forest(found), beside(out, ".ratios")), sep="\n")
         view.write(beside(out, ".ratios"))
 
 

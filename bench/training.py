@@ -37,6 +37,7 @@ from bench.timing import Served, arguments, dtypes, median, memory_mb, nanogpt, 
 from common.config import read
 from common.device import autocast, flops_per_token, peak_flops
 from common.files import write_json
+from common.places import find
 from data.batches import batch_indices
 from data.tokenizers import GPT2Tokenizer
 from data.tokens import open_tokens, write_tokens
@@ -60,7 +61,7 @@ class Ours:
     """A training on the first windows of a prepared folder."""
 
     def __init__(self, row: str, size: str, device: str, folder: Path, teacher: Path, **changes):
-        config = read(train.TrainConfig, [str(Path(__file__).parents[1] / "config" / f"{row}.py")])
+        config = read(train.TrainConfig, [str(find(f"config/{row}.py"))])
         own = dict(name=row, out_dir=str(folder / "out"), teacher=str(teacher), device=device)
         schedule = dict(learning_rate=LR, min_lr=LR, warmup_steps=0, max_steps=10**6)
         for key, value in {**SIZES[size], **own, **schedule, **changes}.items():

@@ -1,6 +1,7 @@
 """What all figures share, through matplotlib: a file, small panels, and plain numbers on an axis."""
 
 import io
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -37,9 +38,15 @@ def pyplot() -> ModuleType:
     return plt
 
 
+def written_as(form: str) -> AbstractContextManager[None]:
+    """Within it `write` writes files of this form, png or pdf."""
+    return pyplot().rc_context({"savefig.format": form})
+
+
 def write(fig: "Figure", path: Path) -> list[Path]:
-    """path.png, in a list as a measure's `draw` gives its files; path.pdf where matplotlib's
-    savefig.format is pdf (--figures). The PNG has 48 colours: a third of the bytes. The PDF names no date."""
+    """path.png, in a list as a measure's `draw` gives its files; path.pdf under written_as("pdf").
+
+    The PNG has 48 colours: a third of the bytes. The PDF names no date."""
     from PIL import Image
 
     plt, drawn = pyplot(), io.BytesIO()

@@ -17,7 +17,7 @@ from common.errors import UserError, reading
 from common.files import beside
 from common.places import commit, versions
 from config.defaults import TrainConfig
-from evaluate.figures import pyplot
+from evaluate.figures import written_as
 from evaluate.names import RENAMED, check_apart, check_name, named_path
 from evaluate.settings import other_settings
 from evaluate.store import Row, Store
@@ -226,16 +226,14 @@ def table_rows(store: Store, measure: Measure) -> list[Row]:
     return sorted(rows, key=lambda row: bool(row.get("reference")))
 
 
-def show(measure: Measure, store: Store, rows: list[Row], out: Path, form: str = "png") -> None:
+def show(measure: Measure, store: Store, rows: list[Row], out: Path) -> None:
     """Prints the table of `rows`, and writes its views beside OUT, with the figures of the measure's own.
 
     In a file of several measures the text measure's views have that name, the others OUT.MEASURE.
-
-    form  of the figures: "png" or "pdf"
     """
     if measure.name != "text" and {*store.measures()} - {measure.name, "search"}:
         out = beside(out, f".{measure.name}")
-    with reading(store.path or out), pyplot().rc_context({"savefig.format": form}):
+    with reading(store.path or out):
         made = measure.view(rows)
         files = measure.draw(rows, out) if store.path else []
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
@@ -250,5 +248,6 @@ def evaluate(measure: Measure, c: Any) -> int:
     rows = measure_runs(measure, measure.open(c), store)
     store.put(rows)  # first in the file, in the order in which they are asked for
     form = getattr(c, "figures", "png")  # a measure that draws has the flag
-    show(measure, store, table_rows(store, measure) if c.out else rows, Path(c.out), form)
+    with written_as(form):
+        show(measure, store, table_rows(store, measure) if c.out else rows, Path(c.out))
     return exit_code(rows)

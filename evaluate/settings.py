@@ -97,6 +97,7 @@ class TableConfig:
     tune_seed: int = 1                              # of all trials; the table's seeds are others
     # the table
     measure: str = "text"                           # or orders, curve, a lab's
+    cost: str = ""                                  # a JSON of bench/training.py: the time of each row's step
     evaluate: str = ""                              # flags of the measure: table.py --measure=NAME --help
     runs: str = "out"                               # folder of the runs
     results: str = "results"                        # folder of the table

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from common.config import completed
 from config.defaults import TrainConfig
 from evaluate.columns import Column
-from evaluate.statistics import ALPHA, Estimate, best_group, estimate, paired_p
+from evaluate.statistics import ALPHA, best_group, estimate, paired_p
 from evaluate.store import Row
 from training import run
 
@@ -114,21 +114,6 @@ def numbers_of(column: Column, runs: Runs, base: Runs, human: Row) -> Row:
             far = estimate([distance(a, human, column) - distance(b, human, column) for a, b in pairs])
             out[f"{key}_better"] = far.mean + far.half < 0
     return out
-
-
-def ratios(rows: list[Row], errors: dict[str, tuple[float, int]]) -> dict[str, Estimate]:
-    """The logarithm of each row's perplexity over the first row's, by seed; its interval contains the
-    `errors` of both searches (evaluate/search.py). Lowest first. {} where no row has a perplexity."""
-    groups = {
-        name: {r["seed"]: r for r in runs if "problem" not in r} for name, runs in grouped(rows).items()
-    }
-    key, base = quality_of(rows), next(iter(groups), "")
-    out = {}
-    for name, runs in groups.items() if key else ():
-        pairs = [math.log(runs[seed][key] / groups[base][seed][key]) for seed in runs if seed in groups[base]]
-        if name != base and pairs:
-            out[name] = estimate(pairs, *(errors[row] for row in (name, base) if row in errors))
-    return dict(sorted(out.items(), key=lambda item: item[1].mean))
 
 
 # -----------------------------------------------------------------------------

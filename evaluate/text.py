@@ -22,11 +22,9 @@ from evaluate.find import scorers
 from evaluate.jobs import data_of
 from evaluate.measure import Measure, NamedRun, Session, Subject
 from evaluate.names import REFERENCES, RENAMED, check_apart
-from evaluate.search import search_errors
 from evaluate.settings import GONE_CUTS, PaperConfig, Settings, TextConfig
-from evaluate.statistics import holm
 from evaluate.store import Row
-from evaluate.summary import has_seeds, quality_of, ratios, summarise
+from evaluate.summary import has_seeds, quality_of, summarise
 from evaluate.text_files import Texts, first_texts, split_files
 from evaluate.text_numbers import decode, model_numbers, open_all, reference_row, text_intervals, validity
 from evaluate.views import View, problems, samples_file, table
@@ -190,19 +188,6 @@ def by_seed(models: list[Row], columns: Sequence[Column]) -> pd.DataFrame:
         each = [(v.get(seed), c.form) for c, v in zip(main, values) for seed in seeds]
         lines.append([row["name"], *("-" if v is None else format(v, form) for v, form in each)])
     return table(["", *(f"{c.title}, seed {seed}" for c in main for seed in seeds)], lines)
-
-
-def ratios_view(rows: list[Row], trials: list[Row]) -> View:
-    """Each row's perplexity over the first row's, lowest first; what is apart after Holm's correction. Empty
-    where no row has one."""
-    each = ratios(rows, search_errors(trials))
-    differ = holm({name: d.p for name, d in each.items() if not math.isnan(d.p)})
-    lines = []
-    for name, d in each.items():
-        ends = [f"{math.exp(x):.3f}" for x in (d.mean, d.mean - d.half, d.mean + d.half)]
-        side = "ahead" if d.mean < 0 else "behind"
-        lines.append([name, *ends, f"{d.p:.2g}", side if name in differ else "-"])
-    return View([table(["", "ratio", "from", "to", "p", "Holm"], lines)] if each else [])
 
 
 def calibration(rows: list[Row]) -> "Figure":

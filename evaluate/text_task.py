@@ -16,7 +16,7 @@ from data.held_out import HeldOut, open_held_out, open_truth
 from data.tokens import open_tokens
 from evaluate.metrics import Recovery, Window, document_windows, perplexity, training_windows
 from evaluate.scoring import Score, document_blocks, recover, recovery_numbers, score
-from heads import Weights
+from heads import SampledSoftmax, Weights
 from model import LanguageModel, Plan
 from training.checkpoint import Saveable
 from training.distributed import Processes
@@ -53,13 +53,15 @@ class TextTask:
 
     def source(self, model: LanguageModel, procs: Processes) -> BatchSource:
         c = self.config
+        head, bias = model.head.head, model.head.projection.bias
+        counts = torch.from_numpy(np.bincount(self.train.ids, minlength=self.info["vocab_size"]) + 1)
+        if isinstance(head, SampledSoftmax):
+            head.use_frequencies(counts)
         if c.unigram_bias and not c.init_from:
-            counts = np.bincount(self.train.ids, minlength=self.info["vocab_size"]) + 1
-            bias = model.head.projection.bias
             if bias is None:
                 raise UserError(f"unigram_bias: the head {c.head!r} has no bias")
-            bias.data.copy_(torch.from_numpy(np.log(counts / counts.sum())))
-        labels = Labels(c, self.train, procs.device, model.head.head, procs.first)
+            bias.data.copy_((counts / counts.sum()).log())
+        labels = Labels(c, self.train, procs.device, head, procs.first)
         self.info |= {"teacher_sha256": labels.teacher, "teacher_weights": labels.teacher_weights}
         self.info["teacher_spent"] = spent_by(c.teacher) if labels.teacher_weights else None
         share = (c.micro_batch, procs.rank, procs.world)

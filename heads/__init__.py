@@ -14,6 +14,7 @@ never materialises the logits of a whole batch: see `chunked_loss`.
     output.py      the loss in chunks, and log p           taylor.py     polynomials in place of exp
     linear_loss.py for the models of others                margin.py     the true token's logit, lowered
     sparse.py      exact zeros                             perturb.py    argmax of noisy logits
+    sampled.py     softmax, trained on a few tokens
                                                            objectives.py softmax, other losses than -log p_t
 """
 
@@ -31,6 +32,7 @@ from .objectives import SmoothAccuracy, SoftTargets, StopGradient
 from .output import OutputHead, block_rows, chunk_rows, chunked_loss
 from .perturb import PerturbMax
 from .projection import BayesianProjection, Projection, Weights, logits_of, project
+from .sampled import SampledSoftmax
 from .sigmoid import Sigmoid
 from .softmax import GSSoftmaxF1, GSSoftmaxF2, LabelSmoothing, SigSoftmax, Softmax, SoftmaxBias
 from .sparse import Entmax, Entmax15, Sparsemax, SparseSoftmax
@@ -39,6 +41,7 @@ from .taylor import SMTaylor, Taylor, TaylorInf
 HEADS: dict[str, Callable[..., Head]] = {  # classes; each takes V and arguments of its own
     "softmax": Softmax,
     "softmax_bias": SoftmaxBias,
+    "sampled_softmax": SampledSoftmax,
     "label_smoothing": LabelSmoothing,
     "sigmoid": Sigmoid,
     "gs_softmax_f1": GSSoftmaxF1,

@@ -25,6 +25,7 @@ from .projection import (
     reciprocal_lengths,
     unit,
 )
+from .sampled import SampledSoftmax
 
 # -----------------------------------------------------------------------------
 # How the work is cut
@@ -321,13 +322,17 @@ class OutputHead(nn.Module):
     ) -> tuple[Tensor, int]:
         """(sum of the losses in nats, number of positions that have one) over hidden (..., C).
 
-        A Bayesian projection draws its weights once, from `generator`. `targets` are `kept()`: on a GPU, to
-        look for positions without a loss would mean to wait for it.
+        A Bayesian projection draws its weights once, from `generator`; so does SampledSoftmax its tokens, and
+        without one it takes all. `targets` are `kept()`: on a GPU, to look for positions without a loss
+        would mean to wait for it.
         """
         hidden = hidden.reshape(-1, hidden.shape[-1])
         if targets.rows is not None:
             hidden = hidden[targets.rows]
         weights = self.projection.draw(generator)
+        if self.training and generator is not None and isinstance(self.head, SampledSoftmax):
+            hidden = amplified(hidden, self.head, self.gain)
+            return self.head.sampled_loss(hidden, weights, targets, generator), len(hidden)
         total = chunked_loss(hidden, weights, self.head, targets, gain=self.gain, compiled=self.fused)
         return total, len(hidden)
 

@@ -7,7 +7,7 @@ import pytest
 
 from evaluate import curve, figures
 from evaluate.curve import CurveConfig, CurveMeasure
-from evaluate.measure import evaluate, show
+from evaluate.measure import evaluate
 from evaluate.store import Store
 from evaluate.text import TextMeasure
 
@@ -16,7 +16,7 @@ from evaluate.text import TextMeasure
 
 def entry(step: int, ppl: float) -> dict:
     """An evaluation in a log."""
-    return {"step": step, "val_nll": math.log(ppl), "val_ppl": ppl, "val_ppl_eps": ppl}
+    return {"step": step, "val_nll": math.log(ppl), "val_ppl_eps": ppl}
 
 
 def runs() -> list[dict]:
@@ -50,12 +50,12 @@ def test_the_figure_of_curves(tmp_path):
 
 def test_a_figure_as_pdf(tmp_path):
     """The same rows give the same file; the next figure is a PNG again."""
-    made, store = tmp_path / "x.pdf", Store.beside(tmp_path / "x")
-    show(CurveMeasure(), store, runs(), tmp_path / "x", "pdf")
-    before = made.read_bytes()
-    assert before.startswith(b"%PDF") and b"/CreationDate" not in before
-    show(CurveMeasure(), store, runs(), tmp_path / "x", "pdf")
-    assert made.read_bytes() == before and not (tmp_path / "x.png").exists()
+    made = [tmp_path / "x.pdf"]
+    with figures.written_as("pdf"):
+        assert CurveMeasure().draw(runs(), tmp_path / "x") == made
+        before = made[0].read_bytes()
+        assert before.startswith(b"%PDF") and b"/CreationDate" not in before
+        assert CurveMeasure().draw(runs(), tmp_path / "x") == made and made[0].read_bytes() == before
     assert CurveMeasure().draw(runs(), tmp_path / "x") == [tmp_path / "x.png"]
 
 

@@ -124,6 +124,7 @@ def stop_gradient(z, y, of="softmax"):
 FORMULAS = {
     "softmax": link(lambda z: z),
     "softmax_bias": link(lambda z: z),
+    "sampled_softmax": link(lambda z: z),
     "label_smoothing": objective(smoothing),
     "sigmoid": sigmoid,
     "gs_softmax_f1": link(lambda z, alpha=1.0: F.logsigmoid(z)),
@@ -362,6 +363,45 @@ def test_predictive_is_the_mean_of_probabilities():
 
 # -----------------------------------------------------------------------------
 # Adding a head; mistakes
+
+
+def sampled(k: int, seed: int, targets: Targets, hidden: torch.Tensor) -> tuple[OutputHead, torch.Tensor]:
+    oh = output_head("sampled_softmax", {"samples": k}, dtype=torch.float64)
+    oh.head.use_frequencies(torch.arange(1, V + 1) ** 2)
+    return oh, oh.loss(hidden, targets, torch.Generator().manual_seed(seed))[0]
+
+
+def test_sampled_softmax_is_its_formula():
+    hidden, targets = torch.randn(5, C, dtype=torch.float64), random_targets(5)
+    targets = targets._replace(weights=torch.tensor([1.0, 2.0, 0.0, 1.0, 1.0]))
+    oh, loss = sampled(9, 3, targets, hidden)
+    pi = oh.head.log_pi.exp()
+    drawn = (torch.rand(V, generator=torch.Generator().manual_seed(3)) < pi).nonzero()[:, 0].tolist()
+    z, want = project(hidden, oh.projection.draw(None), oh.head).double(), 0.0
+    for row, t, weight in zip(z, targets.token, targets.weights):
+        others = [row[s].exp() / pi[s] for s in drawn if s != t]
+        want += weight * -(row[t].exp() / (row[t].exp() + sum(others))).log()
+    torch.testing.assert_close(loss, want, check_dtype=False, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 9, V - 1, V, 10 * V])
+def test_as_many_samples_as_are_asked_for_by_frequency(k):
+    oh, _ = sampled(k, 0, random_targets(2), torch.zeros(2, C, dtype=torch.float64))
+    pi, counts = oh.head.log_pi.exp(), torch.arange(1, V + 1) ** 2
+    assert pi.sum().item() == pytest.approx(min(k, V)) and pi.max() <= 1
+    below = pi < 1 - 1e-9
+    torch.testing.assert_close((pi / counts)[below], (pi / counts)[below].mean().expand(int(below.sum())))
+
+
+def test_all_samples_are_softmax_and_scoring_is_whole():
+    hidden, targets = torch.randn(40, C, dtype=torch.float64) / 2, random_targets(40)
+    oh, every = sampled(V, 0, targets, hidden)
+    whole = oh.loss(hidden, targets)[0]  # no generator, no draws
+    torch.testing.assert_close(every, whole)
+    few = [sampled(4, seed, targets, hidden)[1].item() for seed in (0, 0, 1)]
+    assert few[0] == few[1] != few[2]
+    oh.eval()
+    assert oh.loss(hidden, targets, torch.Generator())[0] == whole
 
 
 def test_one_backward_only():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.config import read
-from evaluate import search
+from evaluate import ratios, search
 from evaluate.find import find_measure
 from evaluate.settings import TableConfig
 from evaluate.store import Store
@@ -24,12 +24,23 @@ def views(path: Path) -> dict[str, View]:
     name, store = path.name.removesuffix(".jsonl"), Store(path)
     of = {f"{name}.md": ("text", find_measure("text").view), f"{name}.tune.md": (search.NAME, search.view)}
     made = {file: view(rows) for file, (measure, view) in of.items() if (rows := store.rows(measure))}
+    if found := comparison(store):
+        c = read(TableConfig, [f"config/tables/{name}.py"])
+        cost = ratios.costs(store.rows("text"), found.first, RESULTS.parent / c.cost) if c.cost else {}
+        made[f"{name}.ratios.md"] = ratios.view(found, cost)
     for measure in ("images", "classes", "rest", "curve"):
         if measure == "curve" and (name.endswith(".curves") or name == "single_runs"):
             continue  # pages and figures alone read these
         if rows := store.rows(measure):
             made[f"{name}.md"] = find_measure(measure).view(rows)
     return made
+
+
+def comparison(store: Store) -> ratios.Comparison | None:
+    """Of a tuned table that has its search in the same file."""
+    rows, trials = store.rows("text"), search.trials_in(store)
+    found = ratios.compare(rows, trials) if rows and trials else None
+    return found if found and found.best else None
 
 
 @pytest.mark.parametrize("path", STORES, ids=lambda path: path.stem)

@@ -27,6 +27,7 @@ from data.corpus import prepared
 from data.tokens import open_tokens
 from evaluate.curve import evaluations
 from evaluate.scoring import Score
+from heads import named_head
 from model import GPT, GPTConfig
 from tests.fixtures import (
     TINY,
@@ -137,6 +138,15 @@ def test_a_bias_starts_at_the_log_frequencies(trainer, tiny):
     ids = t.task.train.ids.tolist()
     want = [math.log((ids.count(v) + 1) / (len(ids) + VOCAB)) for v in range(VOCAB)]
     torch.testing.assert_close(t.model.head.projection.bias.data, torch.tensor(want))
+
+
+def test_sampled_softmax_draws_by_the_frequencies_of_the_text(trainer, tiny):
+    t = trainer(tiny(head="sampled_softmax", head_args={"samples": 7}))
+    counts = np.bincount(t.task.train.ids, minlength=VOCAB) + 1
+    want = named_head("sampled_softmax", VOCAB, {"samples": 7})
+    want.use_frequencies(torch.from_numpy(counts))
+    torch.testing.assert_close(t.model.head.head.log_pi, want.log_pi)
+    assert want.log_pi.min() < want.log_pi.max()
 
 
 def test_learning_rate():

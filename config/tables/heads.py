@@ -46,5 +46,6 @@ own_space = {
     "sig_gpt_sum": {"head_args.sum_weight": [0.01, 100]},
     "sig_gpt_pw": {"head_args.pos_weight": [2, 5000]},
 }
+cost = "bench/training_rows.json"  # the cost column
 trials = 12
 design = 8

@@ -1,0 +1,183 @@
+"""Each row's perplexity over the first row's, twice: each at its best, and all at the same places.
+
+*At its best*: each row at the best point of its own search, fresh seeds, the test split. This is fair, and
+coarse: a search of a dozen trials ends a per cent above the next one's.
+
+*At the same places*: the search's trials at the points that all rows share, one seed, the validation split.
+Two trainings at one point have most of their noise in common, so this is sharp. But a point may suit one
+head, and a row with a constant of its own has another one at each point: it is left out.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from common.errors import reading
+from evaluate import figures
+from evaluate.search import best_of, losses, search_errors, trials_of
+from evaluate.statistics import Estimate, estimate, holm
+from evaluate.store import Row
+from evaluate.summary import grouped, quality_of
+from evaluate.views import View, table
+
+if TYPE_CHECKING:  # see figures.pyplot
+    from matplotlib.figure import Figure
+
+NEAR = 0.05  # a shared point counts where the first row is within so many nats of its best trial
+
+
+class Comparison(NamedTuple):
+    """Logarithms of perplexities over the first row's, of each other row by its name. Lowest first."""
+
+    first: str
+    best: dict[str, Estimate]  # each row at its best
+    same: dict[str, Estimate]  # at the same places
+    places: int  # how many count
+
+    @property
+    def names(self) -> list[str]:
+        return [*self.best, *(name for name in self.same if name not in self.best)]
+
+
+def compare(rows: list[Row], trials: list[Row]) -> Comparison:
+    """Both comparisons of a tuned table's `rows`; without any where no row has a perplexity."""
+    groups = {
+        name: {r["seed"]: r for r in runs if "problem" not in r} for name, runs in grouped(rows).items()
+    }
+    key, first = quality_of(rows), next(iter(groups), "")
+    if not key:
+        return Comparison(first, {}, {}, 0)
+    errors = search_errors(trials)
+    best = {}
+    for name, runs in groups.items():
+        pairs = [math.log(runs[s][key] / groups[first][s][key]) for s in runs if s in groups[first]]
+        if name != first and pairs:
+            best[name] = estimate(pairs, *(errors[row] for row in (name, first) if row in errors))
+    places = shared_places(trials, first)
+    others = dict.fromkeys([*best, *(t["row"] for t in trials if t["row"] != first)])
+    at = {name: at_places(trials, name, places) for name in others}
+    same = {name: estimate(differences) for name, differences in at.items() if differences}
+    return Comparison(first, lowest_first(best), lowest_first(same), len(places))
+
+
+def lowest_first(of: dict[str, Estimate]) -> dict[str, Estimate]:
+    return dict(sorted(of.items(), key=lambda item: item[1].mean))
+
+
+def shared_places(trials: list[Row], first: str) -> list[Row]:
+    """The first row's trials at shared points that count: those within NEAR of its best."""
+    own, best = trials_of(trials, first), best_of(trials_of(trials, first))
+    shared = own[: own[0]["settings"]["design"]] if own else []
+    return [t for t in shared if best is not None and t["nll"] < best["nll"] + NEAR]
+
+
+def at_places(trials: list[Row], name: str, places: list[Row]) -> list[float]:
+    """The row's NLL less the first row's at each place; [] where it was not trained at all of them, or with a
+    constant of its own."""
+    own = trials_of(trials, name)
+    if not own or own[0]["settings"].get("own_space"):
+        return []
+    nll = {place(t): value for t, value in zip(own, losses(own))}
+    there = all(place(t) in nll for t in places)
+    return [nll[place(t)] - t["nll"] for t in places] if there else []
+
+
+def place(trial: Row) -> tuple:
+    """What two trials at the same place share."""
+    return trial["seed"], *sorted(trial["point"].items())
+
+
+def costs(rows: Iterable[Row], first: str, path: Path) -> dict[str, float]:
+    """What each row's training takes over the first row's: the time of a step, of bench/training.py's JSON,
+    times its steps. A teacher's training counts at the first row's pace, and each token that it reads for
+    labels as a third of one, because nothing goes backward."""
+    with reading(path):
+        seconds = {r["program"]: r["cpu_seconds"] for r in json.loads(path.read_text())["results"]}
+    out = {}
+    for row in rows:
+        if row.get("row") in seconds and "train_tokens" in row:
+            taught = (row["training"].get("teacher_spent") or {}).get("train_tokens", 0)
+            read = row.get("teacher_tokens", 0) - taught
+            extra = (taught + read / 3) / row["train_tokens"] if row.get("teacher_tokens") else 0
+            out[row["row"]] = seconds[row["row"]] / seconds[first] + extra
+    return out
+
+
+# -----------------------------------------------------------------------------
+# Views
+
+
+def view(found: Comparison, cost: dict[str, float]) -> View:
+    """A line a row: both comparisons, lowest first, and what it costs. Empty where there is none."""
+    if not found.best:
+        return View([])
+    apart = [holm({n: d.p for n, d in of.items() if not math.isnan(d.p)}) for of in (found.best, found.same)]
+    head = ["", "at its best", "95%", "Holm", "at the same places", "95%", "Holm", "cost"]
+    lines = []
+    for name in found.names:
+        line = [name]
+        for of, differ in zip((found.best, found.same), apart):
+            d = of.get(name)
+            line += (
+                [*numbers(d), ("ahead" if d.mean < 0 else "behind") * (name in differ)] if d else ["-"] * 3
+            )
+        lines.append([*line, f"{cost[name]:.2f}" if name in cost else "-"])
+    note = NOTE.format(first=found.first, places=found.places, near=math.exp(NEAR) - 1)
+    return View([table(head, lines), note])
+
+
+def numbers(d: Estimate) -> list[str]:
+    """A ratio and its interval."""
+    low, high = math.exp(d.mean - d.half), math.exp(d.mean + d.half)
+    return [f"{math.exp(d.mean):.3f}", "-" if math.isnan(low) else f"{low:.3f} to {high:.3f}"]
+
+
+NOTE = (
+    "Perplexity over that of {first}. At its best: each row at the best point of its own search, test split; "
+    "the interval has the spread over seeds and the error of both searches. At the same places: the {places} "
+    "shared points of the search where {first} is within {near:.0%} of its best, validation split, one seed; "
+    "the interval has the spread over these points; a row with a constant of its own has none. Holm: apart "
+    "after the correction for all rows, at 5%. Cost: the time of a step times the steps, over that of "
+    "{first}, with a teacher's training."
+)
+
+
+def forest(found: Comparison) -> "Figure":
+    """A line a row: at its best (filled) and at the same places (open), with their intervals."""
+    plt, edge = figures.pyplot(), 1.1  # an arrow there stands for what lies beyond
+    names = found.names[::-1]
+    fig, ax = plt.subplots(figsize=(7, 0.8 + 0.26 * len(names)), layout="constrained")
+    ax.axvline(1, color="0.6", lw=1)
+    kinds = (
+        (found.best, "tab:blue", "o", 0.15, "each at its best: test, fresh seeds"),
+        (found.same, "tab:orange", "D", -0.15, "all at the same places: validation, one seed"),
+    )
+    for of, colour, marker, lift, label in kinds:
+        ax.plot([], [], color=colour, marker=marker, ls="", ms=4, label=label)
+        for y, name in enumerate(names):
+            if name not in of:
+                continue
+            at, half = math.exp(of[name].mean), of[name].half
+            if at > edge:
+                ax.plot(edge, y + lift, color=colour, marker=">", ms=5)
+                ax.annotate(
+                    f"{at:.2f}",
+                    (edge, y + lift),
+                    (-6, 0),
+                    textcoords="offset points",
+                    ha="right",
+                    va="center",
+                    fontsize=6,
+                    color=colour,
+                )
+            else:
+                ends = [[at - math.exp(of[name].mean - half)], [math.exp(of[name].mean + half) - at]]
+                ax.errorbar(at, y + lift, xerr=ends, color=colour, marker=marker, ms=3.5, lw=1)
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(-0.7, len(names) - 0.3)
+    ax.set_xlim(0.94, edge + 0.005)
+    ax.set_xlabel(f"perplexity over that of {found.first}")
+    fig.legend(loc="outside lower center", ncols=2, frameon=False)
+    return fig
