@@ -107,6 +107,7 @@ def table(c: TableConfig, store: Store) -> int:
     config = config_of_measure(measure, c, [str(job.out) for job in jobs])
     settings = measure.check(config, [job.wanted for job in jobs])
     kept = kept_rows(store, measure, settings)
+    pace = ratios.pace_of(Path(c.cost), name_of(c.rows[0])) if c.cost else {}
     if c.commands:
         show_commands(to_train(jobs, kept))
         return 0
@@ -136,11 +137,14 @@ def table(c: TableConfig, store: Store) -> int:
         agreed = {"block_size": settings["block_size"]} if isinstance(config, TextConfig) else {}
         session = measure.open(replace(config, checkpoints=at, **agreed))
         new = measure_runs(measure, session, store, {job.out.name: job.fields for job in jobs})
-        store.put([{**common_fields(measure, session.settings), **row} for row in diverged])
+        settings = session.settings
     elif not without:
         names = ", ".join(row["name"] for row in diverged)
         raise UserError("no run of this table is finished" + (f"; diverged: {names}" if names else ""))
 
+    if not trained and kept:
+        settings = next(iter(kept.values()))["settings"]
+    store.put([{**common_fields(measure, settings), **row} for row in diverged])
     rows = {row["name"]: row for row in table_rows(store, measure)}
     over = [job.out.name for job in jobs if job.out.name in (*results, *without)]
     shown = [rows[name] for name in over if name in rows]
@@ -148,20 +152,22 @@ def table(c: TableConfig, store: Store) -> int:
     store.put(shown)  # first in the file, in the order of the table
     code = exit_code([*new, *diverged])
     with figures.written_as(c.figures):
-        show_table(c, store, measure, shown)
+        show_table(c, store, measure, shown, pace)
     return code
 
 
-def show_table(c: TableConfig, store: Store, measure: Measure, rows: list[Row]) -> None:
+def show_table(
+    c: TableConfig, store: Store, measure: Measure, rows: list[Row], pace: dict[str, float]
+) -> None:
     """Prints and writes the views of the table; of a tuned one also the ratios to its first row."""
     out = Path(c.results) / c.name
     note_changed_heads(rows)
     show(measure, store, rows, out)
     names = {name_of(row) for row in c.rows}
     known = trials_in(Store(Path(c.tuning)) if c.tuning else store) if c.tuned else []
-    trials = [trial for trial in known if trial["row"] in names]
+    trials = [t for t in known if t["row"] in names and t["trial"] < c.trials]
     if trials and (found := ratios.compare(rows, trials)).best:
-        view = ratios.view(found, ratios.costs(rows, found.first, Path(c.cost)) if c.cost else {})
+        view = ratios.view(found, ratios.costs(rows, found.first, pace))
         print("", view.markdown, *figures.write(ratios.forest(found), beside(out, ".ratios")), sep="\n")
         view.write(beside(out, ".ratios"))
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from common.errors import reading
 from evaluate import figures
 from evaluate.search import best_of, losses, search_errors, trials_of
@@ -89,19 +91,25 @@ def place(trial: Row) -> tuple:
     return trial["seed"], *sorted(trial["point"].items())
 
 
-def costs(rows: Iterable[Row], first: str, path: Path) -> dict[str, float]:
-    """What each row's training takes over the first row's: the time of a step, of bench/training.py's JSON,
-    times its steps. A teacher's training counts at the first row's pace, and each token that it reads for
-    labels as a third of one, because nothing goes backward."""
+def pace_of(path: Path, first: str) -> dict[str, float]:
+    """The time of each row's step over the first row's, of a JSON of bench/training.py. UserError for a file
+    without that row."""
     with reading(path):
         seconds = {r["program"]: r["cpu_seconds"] for r in json.loads(path.read_text())["results"]}
+        return {name: value / seconds[first] for name, value in seconds.items()}
+
+
+def costs(rows: Iterable[Row], first: str, pace: dict[str, float]) -> dict[str, float]:
+    """What each row's training takes over the first row's: its pace times its tokens. A teacher's training
+    counts at the first row's pace, and each token that it reads for labels as a third of one, because nothing
+    goes backward."""
+    known = {row["row"]: row for row in rows if row.get("row") in pace and "train_tokens" in row}
     out = {}
-    for row in rows:
-        if row.get("row") in seconds and "train_tokens" in row:
-            taught = (row["training"].get("teacher_spent") or {}).get("train_tokens", 0)
-            read = row.get("teacher_tokens", 0) - taught
-            extra = (taught + read / 3) / row["train_tokens"] if row.get("teacher_tokens") else 0
-            out[row["row"]] = seconds[row["row"]] / seconds[first] + extra
+    for name, row in known.items() if first in known else ():
+        taught = (row["training"].get("teacher_spent") or {}).get("train_tokens", 0)
+        read = max(0, row.get("teacher_tokens", 0) - taught)
+        tokens = pace[name] * row["train_tokens"] + taught + read / 3
+        out[name] = tokens / known[first]["train_tokens"]
     return out
 
 
@@ -129,26 +137,34 @@ def view(found: Comparison, cost: dict[str, float]) -> View:
 
 
 def numbers(d: Estimate) -> list[str]:
-    """A ratio and its interval."""
-    low, high = math.exp(d.mean - d.half), math.exp(d.mean + d.half)
-    return [f"{math.exp(d.mean):.3f}", "-" if math.isnan(low) else f"{low:.3f} to {high:.3f}"]
+    """A ratio and its interval, as text."""
+    at, low, high = ends_of(d)
+    return [f"{at:.3f}", "-" if math.isnan(low) else f"{low:.3f} to {high:.3f}"]
+
+
+def ends_of(d: Estimate) -> tuple[float, float, float]:
+    """A ratio, and the ends of its interval; inf where one is too large for a number."""
+    with np.errstate(over="ignore"):
+        at, low, high = np.exp([d.mean, d.mean - d.half, d.mean + d.half])
+    return float(at), float(low), float(high)
 
 
 NOTE = (
     "Perplexity over that of {first}. At its best: each row at the best point of its own search, test split; "
     "the interval has the spread over seeds and the error of both searches. At the same places: the {places} "
     "shared points of the search where {first} is within {near:.0%} of its best, validation split, one seed; "
-    "the interval has the spread over these points; a row with a constant of its own has none. Holm: apart "
-    "after the correction for all rows, at 5%. Cost: the time of a step times the steps, over that of "
-    "{first}, with a teacher's training."
+    "the interval has the spread over these points; a row with a constant of its own has none. Heads with "
+    "exact zeros have PPL_eps there. Holm: apart after the correction for all rows, at 5%. Cost: the time of "
+    "training over that of {first}, with a teacher's."
 )
 
 
 def forest(found: Comparison) -> "Figure":
-    """A line a row: at its best (filled) and at the same places (open), with their intervals."""
-    plt, edge = figures.pyplot(), 1.1  # an arrow there stands for what lies beyond
+    """A line a row: at its best (filled) and at the same places (diamonds), with their intervals."""
+    edge = 1.1  # an arrow there stands for what lies beyond
     names = found.names[::-1]
-    fig, ax = plt.subplots(figsize=(7, 0.8 + 0.26 * len(names)), layout="constrained")
+    size = (7, 0.8 + 0.26 * len(names))
+    fig, ax = figures.pyplot().subplots(figsize=size, layout="constrained")
     ax.axvline(1, color="0.6", lw=1)
     kinds = (
         (found.best, "tab:blue", "o", 0.15, "each at its best: test, fresh seeds"),
@@ -159,25 +175,17 @@ def forest(found: Comparison) -> "Figure":
         for y, name in enumerate(names):
             if name not in of:
                 continue
-            at, half = math.exp(of[name].mean), of[name].half
+            at, low, high = ends_of(of[name])
             if at > edge:
                 ax.plot(edge, y + lift, color=colour, marker=">", ms=5)
-                ax.annotate(
-                    f"{at:.2f}",
-                    (edge, y + lift),
-                    (-6, 0),
-                    textcoords="offset points",
-                    ha="right",
-                    va="center",
-                    fontsize=6,
-                    color=colour,
-                )
+                place = dict(textcoords="offset points", ha="right", va="center", fontsize=6)
+                ax.annotate(f"{at:.2f}", (edge, y + lift), (-6, 0), color=colour, **place)
             else:
-                ends = [[at - math.exp(of[name].mean - half)], [math.exp(of[name].mean + half) - at]]
+                ends = [[at - low], [high - at]]
                 ax.errorbar(at, y + lift, xerr=ends, color=colour, marker=marker, ms=3.5, lw=1)
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(-0.7, len(names) - 0.3)
-    ax.set_xlim(0.94, edge + 0.005)
+    ax.set_xlim(min(0.94, ax.get_xlim()[0]), edge + 0.005)
     ax.set_xlabel(f"perplexity over that of {found.first}")
     fig.legend(loc="outside lower center", ncols=2, frameon=False)
     return fig

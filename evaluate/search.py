@@ -22,6 +22,7 @@ from common.config import Natural, Positive, Space, checked
 from common.errors import UserError, reading
 from common.places import commit
 from evaluate.jobs import ByName, Job, name_of, note_changed_heads, sources_first, uses_first
+from evaluate.metrics import perplexity
 from evaluate.names import check_apart
 from evaluate.settings import TableConfig
 from evaluate.store import Row, Store
@@ -204,12 +205,12 @@ def view(rows: list[Row]) -> View:
         keys = trials[0]["settings"].get("own_space", {})
         values = [f"{key.rpartition('.')[2]} {best_value(best, trials, key)}" for key in keys]
         line += [", ".join(values) or "-"] * extra
-        ppl = math.exp(best["nll"]) if best else math.nan
+        ppl = perplexity(best["nll"], 1) if best else math.nan
         error = 1.96 * search_error(losses(trials)) * ppl if len(trials) > 1 else math.nan
         line += [f"{value:.1f}" if math.isfinite(value) else "-" for value in (ppl, error)]
         shared = [t for t in trials if t["trial"] < design]
         enough = [n for n in draws if n <= len(shared)]
-        line += [f"{math.exp(expected_best(losses(shared), n)):.1f}" for n in enough]
+        line += [f"{perplexity(expected_best(losses(shared), n), 1):.1f}" for n in enough]
         body.append(line + ["-"] * (len(draws) - len(enough)))
     training = rows[0]["training"]
     steps = ", ".join(f"{n:,}" for n in training.get("eval_steps", []) if n <= training.get("max_steps", n))

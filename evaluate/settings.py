@@ -9,7 +9,7 @@ from common.errors import UserError
 from evaluate.decoding import AS_SCORED, Decoding
 from training.run import difference
 
-Rows = Annotated[list[str], Field(min_length=1)]
+Rows = Annotated[list[Annotated[str, Field(pattern=r"\S")]], Field(min_length=1)]
 Seeds = Annotated[list[Seed], Field(min_length=1)]
 
 LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams

@@ -73,6 +73,8 @@ def open_all(c: TextConfig, scorer: str = "") -> tuple[list[NamedRun], Settings,
     # Runs that can stand in one table, and their split
     runs = open_runs(c.checkpoints)
     check_comparable(runs)
+    for run in runs:
+        check_text(run.path, run.ckpt.config.dataset)
     split = open_split(runs, c.data, c.split)
     for run in runs:
         check_text(run.path, run.ckpt.config.dataset, split.given)

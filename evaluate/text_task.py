@@ -60,7 +60,7 @@ class TextTask:
         if c.unigram_bias and not c.init_from:
             if bias is None:
                 raise UserError(f"unigram_bias: the head {c.head!r} has no bias")
-            bias.data.copy_((counts / counts.sum()).log())
+            bias.data.copy_((counts.double() / counts.sum()).log())
         labels = Labels(c, self.train, procs.device, head, procs.first)
         self.info |= {"teacher_sha256": labels.teacher, "teacher_weights": labels.teacher_weights}
         self.info["teacher_spent"] = spent_by(c.teacher) if labels.teacher_weights else None

@@ -27,10 +27,10 @@ def linear_loss(
     hidden (..., C), weight (V, C), bias (V,), target (...) ids. Heads of several labels also take a pair
     (ids, values), each (..., K), each id once in a row, padded with -1 at the end; values get no gradient.
     `head` is a name in HEADS, for its default arguments, or an object with `loss(logits (N, V), Targets) ->
-    (N,)`. "mean" is over the positions whose target, or first id, is not `ignore_index`: nan with a gradient
-    of 0 if there is none. "none" (...) computes the logits again in backward, the others take their gradient
-    in the forward pass. The loss is float32, or float64 like hidden; autocast lowers the matrix products
-    alone.
+    (N,)`; "sampled_softmax" takes all tokens here. "mean" is over the positions whose target, or first id, is
+    not `ignore_index`: nan with a gradient of 0 if there is none. "none" (...) computes the logits again in
+    backward, the others take their gradient in the forward pass. The loss is float32, or float64 like hidden;
+    autocast lowers the matrix products alone.
     ValueError for an unknown head or reduction, for a head of another V, for targets that do not fit.
     RuntimeError for a second derivative.
     """

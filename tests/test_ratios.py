@@ -5,7 +5,9 @@ import math
 
 import pytest
 
+from common.errors import UserError
 from evaluate import ratios
+from evaluate.statistics import Estimate
 
 PLACES = [{"learning_rate": rate} for rate in (0.001, 0.002, 0.004, 0.008)]
 
@@ -63,9 +65,23 @@ def test_cost_counts_the_teacher(tmp_path):
     file = tmp_path / "steps.json"
     steps = [{"program": "baseline", "cpu_seconds": 2.0}, {"program": "taught", "cpu_seconds": 3.0}]
     file.write_text(json.dumps({"results": steps}))
+    pace = ratios.pace_of(file, "baseline")
     base = {"row": "baseline", "train_tokens": 300, "teacher_tokens": 0, "training": {"teacher_spent": None}}
     taught = {"row": "taught", "train_tokens": 300, "teacher_tokens": 390}
     taught |= {"training": {"teacher_spent": {"train_tokens": 300}}}  # 90 tokens were read for labels
-    assert ratios.costs([base, taught], "baseline", file) == pytest.approx(
-        {"baseline": 1.0, "taught": 1.5 + 1 + 0.1}
+    longer = base | {"row": "longer", "train_tokens": 600}
+    assert ratios.costs([base, taught, longer], "baseline", pace | {"longer": 1.0}) == pytest.approx(
+        {"baseline": 1.0, "taught": 1.5 + 1 + 0.1, "longer": 2.0}
     )
+    with pytest.raises(UserError, match=r"steps\.json"):
+        ratios.pace_of(file, "another")
+
+
+def test_the_figure_shows_what_is_far_ahead():
+    far = Estimate(math.log(0.8), 0.01, 0.0)
+    (ax,) = ratios.forest(ratios.Comparison("baseline", {"ahead": far}, {}, 0)).axes
+    assert ax.get_xlim()[0] < 0.8 < 1.1 < ax.get_xlim()[1]
+
+
+def test_a_ratio_too_large_for_a_number_is_inf():
+    assert ratios.numbers(Estimate(0.1, 800.0, 0.5)) == ["1.105", "0.000 to inf"]

@@ -26,8 +26,8 @@ def views(path: Path) -> dict[str, View]:
     made = {file: view(rows) for file, (measure, view) in of.items() if (rows := store.rows(measure))}
     if found := comparison(store):
         c = read(TableConfig, [f"config/tables/{name}.py"])
-        cost = ratios.costs(store.rows("text"), found.first, RESULTS.parent / c.cost) if c.cost else {}
-        made[f"{name}.ratios.md"] = ratios.view(found, cost)
+        pace = ratios.pace_of(RESULTS.parent / c.cost, found.first) if c.cost else {}
+        made[f"{name}.ratios.md"] = ratios.view(found, ratios.costs(store.rows("text"), found.first, pace))
     for measure in ("images", "classes", "rest", "curve"):
         if measure == "curve" and (name.endswith(".curves") or name == "single_runs"):
             continue  # pages and figures alone read these

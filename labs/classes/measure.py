@@ -22,6 +22,7 @@ from evaluate.summary import grouped, summarise
 from evaluate.views import View, problems
 from labs.classes.judge import COLUMNS, PUBLISHED, judge_images
 from labs.classes.sets import KINDS, ImageSet, open_images
+from training.checkpoint import holds_run
 from training.run import Degenerate, Run, load_model
 
 
@@ -64,7 +65,8 @@ class ClassesSession(Session):
         judged = judge_images(model.eval(), self.images, self.device, dtype, draws)
         if judged.nll != judged.nll:
             raise Degenerate("its log-probabilities are not numbers")
-        last = Run(subject.ckpt.path.parent, "last")
+        folder = subject.ckpt.path.parent  # of one checkpoint that was copied alone, of no run
+        last = Run(folder, "last") if holds_run(folder) else ckpt
         chosen = {"val_accuracy": 100 - ckpt.progress.val["error"], "val_nll": ckpt.progress.val["nll"]}
         steps = {"best_step": ckpt.progress.step, "step": last.progress.step}
         return {**judged._asdict(), **chosen, **steps}
@@ -119,7 +121,8 @@ def summarise_classes(rows: list[Row]) -> list[Row]:
 
 def settings_line(rows: list[Row]) -> str:
     """What all rows share."""
-    t = rows[0]["training"]
+    t, each = rows[0]["training"], [row["training"] for row in rows if "training" in row]
     keys = ("trunk_args", "batch_size", "optimizer", "learning_rate", "dtype")
+    same = [key for key in keys if all(training[key] == t[key] for training in each)]
     images = f"images {rows[0]['settings']['images']}, of them to train on {t['train_tokens']:,}"
-    return ", ".join([images, f"steps {rows[0]['step']}", *(f"{key} {t[key]}" for key in keys)])
+    return ", ".join([images, f"steps {rows[0]['step']}", *(f"{key} {t[key]}" for key in same)])
