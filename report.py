@@ -15,13 +15,15 @@ NAME.samples.
 --serve opens a page at 127.0.0.1 in place of a file: type a prompt, and see what each run believes.
 """
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from common.config import Dtype, Natural, Positive, Seed, cli, read
+from common.config import Dtype, Field, Natural, Positive, Seed, cli, read
 from common.device import get_device, get_dtype, settle_dtype
 from common.files import beside, check_writable, replacing
+from common.places import called
 from data.corpus import tokenizer_of
 from evaluate.checks import check_comparable, check_text, open_split
 from evaluate.measure import NamedRun, open_runs
@@ -35,6 +37,8 @@ from evaluate.text import TextMeasure
 from model import context
 from training.run import load_model
 
+Port = Annotated[int, Field(ge=0, lt=2**16)]
+
 
 @dataclass
 class ReportConfig:
@@ -43,7 +47,7 @@ class ReportConfig:
     out: str = "report.html"        # the file to write
     prompts: Positive = 3           # whose continuations are shown
     serve: bool = False             # a page to play with the runs, until Ctrl-C; nothing is written
-    port: Natural = 8000            # of that page; 0: any that is free
+    port: Port = 8000               # of that page; 0: any that is free
     # of runs
     split: Literal["validation", "test"] = "test"
     data: str = ""                  # the prepared data folder; empty: the one of the first run
@@ -105,7 +109,8 @@ def main(argv: list[str]) -> int:
     shown = examine_runs(c, runs, names) if runs else None
     tables = [open_table(name, c.prompts) for name in names]
     settings = different_settings({run.name: run.ckpt.record for run in runs if not run.ckpt.foreign})
-    page = render(tables, shown, settings).encode()
+    command = called(f"python report.py {shlex.join(argv)}")
+    page = render(tables, shown, settings, command).encode()
     with replacing(out) as file:
         file.write(page)
     print(f"wrote {out}, {len(page) / 1e6:.1f} MB: open it in a browser")

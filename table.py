@@ -151,7 +151,8 @@ def table(c: TableConfig, store: Store) -> int:
     shown += [row for row in rows.values() if row.get("reference")]
     store.put(shown)  # first in the file, in the order of the table
     code = exit_code([*new, *diverged])
-    show_table(c, store, measure, shown, pace)
+    with figures.written_as(c.figures):
+        show_table(c, store, measure, shown, pace)
     return code
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from common.log import entries
 from evaluate.figures import BASELINE, BASELINE_COLOUR, panels, plain_numbers, write
@@ -43,7 +43,8 @@ class CurveConfig:
     # fmt: off
     checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs
     part: bool = False              # the evaluations on a part of the split, of runs with --eval_windows
-    out: str = ""                   # writes OUT.jsonl, OUT.md, and OUT.png and others that begin with OUT
+    out: str = ""                   # writes OUT.jsonl, OUT.md, and OUT.png or .pdf
+    figures: Literal["png", "pdf"] = "png"  # what the figure is written as; a PDF is vectors
     # fmt: on
 
 

@@ -1,6 +1,7 @@
 """What all figures share, through matplotlib: a file, small panels, and plain numbers on an axis."""
 
 import io
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ def pyplot() -> ModuleType:
         "axes.spines.top": False,
         "axes.spines.right": False,
         "savefig.dpi": 150,
+        "pdf.fonttype": 42,  # TrueType, which journals ask for
         "text.parse_math": False,
     }
     import matplotlib.pyplot as plt
@@ -36,13 +38,27 @@ def pyplot() -> ModuleType:
     return plt
 
 
+def written_as(form: str) -> AbstractContextManager[None]:
+    """Within it `write` writes files of this form, png or pdf."""
+    return pyplot().rc_context({"savefig.format": form})
+
+
 def write(fig: "Figure", path: Path) -> list[Path]:
-    """path.png, in a list as a measure's `draw` gives its files. It has 48 colours: a third of the bytes."""
+    """path.png, in a list as a measure's `draw` gives its files; path.pdf under written_as("pdf").
+
+    The PNG has 48 colours: a third of the bytes. The PDF names no date."""
     from PIL import Image
 
-    drawn, file = io.BytesIO(), beside(path, ".png")
+    plt, drawn = pyplot(), io.BytesIO()
+    if plt.rcParams["savefig.format"] == "pdf":
+        file = beside(path, ".pdf")
+        with replacing(file) as out:
+            fig.savefig(out, format="pdf", metadata={"CreationDate": None}, bbox_inches="tight")
+        plt.close(fig)
+        return [file]
+    file = beside(path, ".png")
     fig.savefig(drawn, format="png", metadata={"Software": None}, bbox_inches="tight")
-    pyplot().close(fig)
+    plt.close(fig)
     with Image.open(drawn) as image, replacing(file) as out:
         few = image.convert("RGB").quantize(48, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         few.save(out, format="png", optimize=True)

@@ -17,6 +17,7 @@ from common.errors import UserError, reading
 from common.files import beside
 from common.places import commit, versions
 from config.defaults import TrainConfig
+from evaluate.figures import written_as
 from evaluate.names import RENAMED, check_apart, check_name, named_path
 from evaluate.settings import other_settings
 from evaluate.store import Row, Store
@@ -246,5 +247,7 @@ def evaluate(measure: Measure, c: Any) -> int:
     store = Store.beside(c.out)
     rows = measure_runs(measure, measure.open(c), store)
     store.put(rows)  # first in the file, in the order in which they are asked for
-    show(measure, store, table_rows(store, measure) if c.out else rows, Path(c.out))
+    form = getattr(c, "figures", "png")  # a measure that draws has the flag
+    with written_as(form):
+        show(measure, store, table_rows(store, measure) if c.out else rows, Path(c.out))
     return exit_code(rows)

@@ -42,8 +42,9 @@ class TextConfig(Decoding):
     scorer: str = ""                # a run, or a folder of transformers (labs/scorers): generative perplexity
     #                                 and, where the package mauve-text is installed, MAUVE
     # the table
-    out: str = ""                   # writes OUT.jsonl, its views OUT.md, .tex and .csv, and OUT.samples/
-    #                                 rows of unchanged checkpoints in it are kept
+    out: str = ""                   # writes OUT.jsonl, its views OUT.md, .csv and .tex (LaTeX, booktabs),
+    #                                 and OUT.samples/; rows of unchanged checkpoints in it are kept
+    figures: Literal["png", "pdf"] = "png"  # what OUT.ece, of calibration, is written as; a PDF is vectors
     texts_kept: Natural = 12        # texts of each row in OUT.samples; 0: all
     halves: AtLeast2 = 200          # random halves of the references' texts, for their intervals
     # machine
@@ -100,6 +101,7 @@ class TableConfig:
     evaluate: str = ""                              # flags of the measure: table.py --measure=NAME --help
     runs: str = "out"                               # folder of the runs
     results: str = "results"                        # folder of the table
+    figures: Literal["png", "pdf"] = "png"          # what its figures are written as; a PDF is vectors
     # fmt: on
 
 

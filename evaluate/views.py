@@ -96,8 +96,9 @@ class View(NamedTuple):
 
     @property
     def latex(self) -> str:
-        """The tables, in the style of the package booktabs."""
-        return "\n".join(as_latex(table, None if i else self.bold) for i, table in enumerate(self.tables))
+        """The tables, in the style of the package booktabs; in bold what is better than the first row."""
+        tables = [as_latex(table, None if i else self.bold) for i, table in enumerate(self.tables)]
+        return "\n".join(["% needs \\usepackage{booktabs}", *tables])
 
     def fitting(self, width: int) -> "View":
         """The view with each table on its side that is wider than so many characters, if that is narrower."""

@@ -48,6 +48,17 @@ def test_the_figure_of_curves(tmp_path):
     assert made.read_bytes() == before
 
 
+def test_a_figure_as_pdf(tmp_path):
+    """The same rows give the same file; the next figure is a PNG again."""
+    made = [tmp_path / "x.pdf"]
+    with figures.written_as("pdf"):
+        assert CurveMeasure().draw(runs(), tmp_path / "x") == made
+        before = made[0].read_bytes()
+        assert before.startswith(b"%PDF") and b"/CreationDate" not in before
+        assert CurveMeasure().draw(runs(), tmp_path / "x") == made and made[0].read_bytes() == before
+    assert CurveMeasure().draw(runs(), tmp_path / "x") == [tmp_path / "x.png"]
+
+
 def test_a_part_has_one_quantity_from_start_to_end(tmp_path, monkeypatch):
     """What judges the run: the perplexity, which may be infinite, and PPL_eps of a sparse head."""
     part = {"step": 1, "val_windows": 3, "val_nll": "inf", "val_ppl": "inf", "val_ppl_eps": 9.0}

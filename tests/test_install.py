@@ -123,9 +123,10 @@ def test_the_rooms_are_installed_whole_and_nothing_that_git_ignores(site):
 
 
 def test_the_version_stands_in_one_place(site, metadata):
-    """nanoheads.__version__: no other file of the repository names it but the changelog."""
+    """nanoheads.__version__: no other file names it but the changelog and the citation, which agree."""
     assert metadata["Version"] == VERSION and "version" not in PYPROJECT["project"]
     assert f"## {VERSION}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 def test_an_index_shows_the_readme_without_what_leads_nowhere_there(metadata):

@@ -1,8 +1,9 @@
 """A report: the page is well-formed, holds what the rows hold, escapes what it is given, and asks no network
-for anything; in a browser it sorts, darkens and fits a phone."""
+for anything."""
 
 import json
 import math
+from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from data.held_out import open_held_out
 from evaluate.measure import open_runs
 from evaluate.report.page import render
 from evaluate.report.runs import BEFORE, Drawing, examine, spread_places, word_text
-from evaluate.report.tables import ReportedTable, data_url, open_table
+from evaluate.report.tables import ReportedTable, data_url, different_settings, open_table
 from evaluate.sampling import held_out_prompts, weight_draws
 from evaluate.store import Store
 from evaluate.text import TextMeasure
@@ -126,6 +127,12 @@ def test_a_table_on_a_page(seeds):
     assert page.texts(EVIL)[1][1:] == ["inf", "92.00 ± 2.48", "10.00 ± 0.00 (+0.00)"]
     best = [text for row in page.rows for attributes, text in row if attributes.get("class") == "best"]
     assert best == numbers[1:]
+
+
+def test_a_page_says_what_it_is_and_how_it_was_made(seeds):
+    text = render([open_table(seeds, 1)], None, command=f"python report.py '{EVIL}'")
+    assert "<title>nanoHeads: x</title>" in text and "<h1>x</h1>" in text
+    assert "report.py &#39;&lt;img" in text and date.today().isoformat() in text and EVIL not in text
 
 
 def test_nothing_given_becomes_code_and_nothing_is_asked_of_a_network(seeds):
@@ -245,6 +252,13 @@ def test_next_words_stand_beside_the_truth(examined, trained_runs):
         assert truth[worst] == 0 and believed[worst] > 0 and len(runs.names) == 2
 
 
+def test_a_choice_of_shades_is_offered_where_there_are_two(examined):
+    runs = examined[2]
+    for scale, radios in ((runs.scale, 2), (runs.scale | {"epistemic": 0.0}, 0)):
+        page = Page(render([], runs._replace(scale=scale)))
+        assert sum(tag == "input" for tag, _ in page.tags) == radios
+
+
 def test_a_word_is_marked_where_the_language_forbids_it(examined):
     split, _, runs = examined
     machine, prompts, marked = split.truth.machine, held_out_prompts(split.ids, 6, 18, NEW).prompt, 0
@@ -273,6 +287,10 @@ def test_prompts_are_as_long_as_the_tables(folder, trained_runs, seeds, tmp_path
 
 
 # ---- mistakes
+
+
+def test_no_settings_are_shown_where_rows_differ_in_none():
+    assert different_settings({"a": {"head": "softmax"}, "b": {"head": "softmax"}}) is None
 
 
 def test_runs_of_two_corpora_or_data_of_another_tokenizer_are_refused(trained_runs, trained, token_folder):

@@ -71,7 +71,16 @@ GOOD = {"text": "the", "temperature": 1, "top_p": 1}
         ("GET", "/", {"Host": "example.org"}),
         ("POST", "/next", {"Origin": "http://example.org"}),
         ("POST", "/open", {}),
+        ("POST", "/next", {"Content-Length": "many"}),
     ],
 )
 def test_it_serves_its_page_alone_and_to_itself(ask, method, path, headers):
     assert ask(method, path, GOOD if method == "POST" else None, headers)[0] == 404
+
+
+@pytest.mark.parametrize(
+    "change", [{"text": 5}, {"text": "\ud800"}, {"temperature": "warm"}, {"top_p": 0}, {"seed": float("inf")}]
+)
+def test_what_cannot_be_asked_is_a_line(ask, change):
+    status, text = ask("POST", "/write", {**GOOD, "seed": 1, **change})
+    assert status == 400 and json.loads(text)["error"]

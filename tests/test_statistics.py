@@ -220,7 +220,8 @@ def test_a_view_as_markdown_latex_and_csv(tmp_path):
     view.write(tmp_path / "x")
     assert (tmp_path / "x.md").read_text() == view.markdown
     tex = (tmp_path / "x.tex").read_text()
-    assert r"\toprule" in tex and r"a\_1 & 42.00 ± 2.48 & - & 100 \\" in tex
+    assert tex.startswith("% needs \\usepackage{booktabs}\n") and r"\toprule" in tex
+    assert r"a\_1 & 42.00 ± 2.48 & - & 100 \\" in tex
     assert r"b & \bfseries 32.00 ± 2.48 * & 9.00 ± 0.00 (-1.00) * & 100 \\" in tex
     sheet = pd.read_csv(tmp_path / "x.csv", index_col="name")
     assert sheet.loc["b", "ppl_eps"] == 32 and sheet.loc["b", "ppl_eps_seeds"] == "31.0 32.0 33.0"

@@ -1,5 +1,6 @@
 """A report as HTML: one file that holds all it needs, and asks no network for anything."""
 
+from datetime import date
 from pathlib import Path
 
 import pandas as pd
@@ -37,11 +38,15 @@ def probability(p: float) -> str:
 
 
 def render(
-    tables: list[ReportedTable], runs: ReportedRuns | None, settings: pd.DataFrame | None = None
+    tables: list[ReportedTable],
+    runs: ReportedRuns | None,
+    settings: pd.DataFrame | None = None,
+    command: str = "python report.py",
 ) -> str:
     """The page. Everything in it is escaped but for our own style and script.
 
     settings  those in which the runs differ
+    command   what the page says that it was made by
     """
     env = Environment(
         loader=FileSystemLoader(HERE),
@@ -52,4 +57,5 @@ def render(
     )
     env.globals |= {"shades": shades, "token_title": token_title, "probability": probability}
     env.globals |= {"style": inline("style.css"), "script": inline("script.js")}
+    env.globals |= {"date": date.today().isoformat(), "command": command}
     return env.get_template("page.html").render(tables=tables, runs=runs, settings=settings) + "\n"

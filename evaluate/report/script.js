@@ -13,23 +13,28 @@ theme.addEventListener("click", () => dress(root.dataset.theme !== "dark"));
 system.addEventListener("change", () => dress(system.matches));
 dress(system.matches);
 
-// A row is a tbody. The third click brings the table's own order back.
+// The third click brings the table's own order back.
 const NEXT = { none: "ascending", ascending: "descending", descending: "none" };
 const names = new Intl.Collator("en", { numeric: true });
 
-function key(body, column) {
-  const value = body.rows[0].cells[column].textContent;
-  return column === 0 ? value : parseFloat(value.replaceAll(",", "").replace("inf", "Infinity"));
+// The number that a cell begins with; of another cell, and of a name that is no number, the text.
+function key(row, column) {
+  const text = row.cells[column].textContent;
+  const plain = text.replaceAll(",", "").replace(/^([+-]?)inf/, "$1Infinity");
+  const number = column === 0 ? Number(plain || NaN) : parseFloat(plain);
+  return isNaN(number) ? text : number;
 }
 
 function compare(a, b, sign) {
+  const [last, other] = [a, b].map(value => ["-", "", "nan"].includes(value));
+  if (last || other) return last - other; // what has no value stays at the end
+  if (typeof a !== typeof b) return sign * (typeof a === "number" ? -1 : 1);
   if (typeof a === "string") return sign * names.compare(a, b);
-  if (isNaN(a) || isNaN(b)) return isNaN(a) - isNaN(b); // what has no number stays at the end
   return a === b ? 0 : sign * (a < b ? -1 : 1);
 }
 
 for (const table of document.querySelectorAll("table.sortable")) {
-  const own = [...table.tBodies];
+  const own = [...table.tBodies[0].rows];
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
     head.setAttribute("aria-sort", "none");
@@ -37,9 +42,9 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const order = NEXT[head.getAttribute("aria-sort")];
       for (const other of heads) other.setAttribute("aria-sort", other === head ? order : "none");
       const sign = order === "descending" ? -1 : 1;
-      const bodies = [...own];
-      if (order !== "none") bodies.sort((a, b) => compare(key(a, column), key(b, column), sign));
-      table.append(...bodies);
+      const rows = [...own];
+      if (order !== "none") rows.sort((a, b) => compare(key(a, column), key(b, column), sign));
+      table.tBodies[0].append(...rows);
     });
   });
 }

@@ -149,7 +149,8 @@ def make_server(playground: Playground, port: int) -> ThreadingHTTPServer:
                 self.reply(HTTPStatus.NOT_FOUND, b"", "text/plain")
 
         def do_POST(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
+            given = self.headers.get("Content-Length", "")
+            length = int(given) if given.isdecimal() else 0
             if self.path not in ("/next", "/write") or not self.ours() or not 0 < length <= LARGEST:
                 return self.reply(HTTPStatus.NOT_FOUND, b"", "text/plain")
             try:
@@ -157,7 +158,7 @@ def make_server(playground: Playground, port: int) -> ThreadingHTTPServer:
                     playground.answer(self.path, json.loads(self.rfile.read(length))),
                     HTTPStatus.OK,
                 )
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
                 found, status = {"error": str(error)}, HTTPStatus.BAD_REQUEST
             self.reply(status, json.dumps(found).encode(), "application/json")
 

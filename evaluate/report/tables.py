@@ -73,12 +73,13 @@ def open_table(name: Path, prompts: int) -> ReportedTable:
 
 
 def different_settings(configs: Mapping[str, dict[str, Any]]) -> pd.DataFrame | None:
-    """The settings of training in which rows differ, by their names: a line a row. None for a single row."""
+    """The settings of training in which rows differ, by their names: a line a row. None without such."""
     if len(configs) < 2:
         return None
     whole = pd.DataFrame({name: completed(TrainConfig, c) for name, c in configs.items()}).map(str)
     known = [key for key in whole.index if key in vars(TrainConfig()) and key not in LEFT_OUT]
-    return whole.loc[[key for key in known if whole.loc[key].nunique() > 1]].T
+    different = [key for key in known if whole.loc[key].nunique() > 1]
+    return whole.loc[different].T if different else None
 
 
 # -----------------------------------------------------------------------------

@@ -69,8 +69,9 @@ class RestConfig:
     data: str = ""                  # the prepared data folder; empty: the one of the first run
     seed: Seed = 1337               # of the samples
     device: str = "auto"
-    out: str = ""                   # writes OUT.jsonl, OUT.md, OUT.png and OUT.embeddings.png
+    out: str = ""                   # writes OUT.jsonl, OUT.md, and the figures OUT and OUT.embeddings
     #                                 rows of unchanged checkpoints in it are kept
+    figures: Literal["png", "pdf"] = "png"  # what these are written as; a PDF is vectors
     # fmt: on
 
 

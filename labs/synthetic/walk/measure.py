@@ -11,7 +11,7 @@ Source: Pannatier et al. 2024, arXiv 2404.09562, appendix 0.A and fig. 7.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -43,8 +43,9 @@ class WalkConfig:
     place: int = 50                 # the one that is known
     value: int = 120                # of the walk there
     data: str = ""                  # the prepared data folder; empty: the one of the first run
-    out: str = ""                   # writes OUT.jsonl, OUT.md and OUT.png
+    out: str = ""                   # writes OUT.jsonl, OUT.md and OUT.png or .pdf
     #                                 rows of unchanged checkpoints in it are kept
+    figures: Literal["png", "pdf"] = "png"  # what the figure is written as; a PDF is vectors
     # fmt: on
 
 
