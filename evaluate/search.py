@@ -222,7 +222,7 @@ NOTE = (
     "Best point of each row by the validation perplexity {when}, at one seed "
     "(PPL_eps of heads with exact zeros). (lowest), (highest): of the values that were tried; a better one "
     "may lie beyond. ± of the search: 1.96 standard errors of the best trial, 1.5 times what it varies by if "
-    "the trials are drawn anew (bootstrap; bench/search_error.py). best of n: expected validation "
+    "the trials are drawn anew (bootstrap; bench/search_error.json). best of n: expected validation "
     "perplexity of the best of n trials, drawn with replacement from those at the points that all rows "
     "share (Dodge et al. 2019, arXiv 1909.03004), the "
     "exponential of the expected NLL; a trial that diverged counts as a uniform distribution. The row's "
