@@ -85,7 +85,7 @@ def checked(
         problems = []
         for e in error.errors(include_url=False, include_context=False):
             key = ".".join(map(str, e["loc"]))
-            known = {"missing": f"{key} is missing", "extra_forbidden": f"unknown key {key!r}: --help has them all"}
+            known = {"missing": f"{key} is missing", "extra_forbidden": f"unknown key {key!r}, see --help"}
             problems.append(
                 known.get(e["type"], f"{key} = {e['input']!r}: {e['msg'].replace('Input should', 'must')}")
             )
