@@ -247,7 +247,6 @@ def evaluate(measure: Measure, c: Any) -> int:
     store = Store.beside(c.out)
     rows = measure_runs(measure, measure.open(c), store)
     store.put(rows)  # first in the file, in the order in which they are asked for
-    form = getattr(c, "figures", "png")  # a measure that draws has the flag
-    with written_as(form):
+    with written_as(getattr(c, "figures", "png")):  # a measure that draws has the flag
         show(measure, store, table_rows(store, measure) if c.out else rows, Path(c.out))
     return exit_code(rows)

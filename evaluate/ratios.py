@@ -70,7 +70,8 @@ def lowest_first(of: dict[str, Estimate]) -> dict[str, Estimate]:
 
 def shared_places(trials: list[Row], first: str) -> list[Row]:
     """The first row's trials at shared points that count: those within NEAR of its best."""
-    own, best = trials_of(trials, first), best_of(trials_of(trials, first))
+    own = trials_of(trials, first)
+    best = best_of(own)
     shared = own[: own[0]["settings"]["design"]] if own else []
     return [t for t in shared if best is not None and t["nll"] < best["nll"] + NEAR]
 
