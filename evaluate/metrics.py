@@ -107,11 +107,6 @@ class Recovery:
     """
 
     DECADES = 8  # of the truth's probability: (0.1, 1], (0.01, 0.1], ..., the last all that is smaller
-    # m's mass over p's at one position is counted between these: 50 bins a decade, so that a quantile is
-    # known to 5%, and an edge at 0.5
-    RATIOS = np.sort(np.append(10.0 ** (np.arange(-400, 301) / 50), 0.5))
-    QUANTILES = (5, 25, 50, 75, 95)  # in percent
-
     SUMS = (
         *("kl_truth_model", "kl_model_truth", "tv", "mass_observed", "mass_alternatives", "mass_invalid"),
         *("true_observed", "nll", "true_nll", "entropy"),
@@ -123,8 +118,6 @@ class Recovery:
         self.covered, self.judged = 0.0, 0
         # mass that m, and that p, gives to valid tokens other than the observed one
         self.alternatives = np.zeros((2, self.DECADES))
-        # positions by m's mass over p's on the alternatives, and on the observed token: below RATIOS[0], ...
-        self.ratios = np.zeros((2, len(self.RATIOS) + 1))
 
     def add(self, log_m: ArrayLike, p: ArrayLike, token: ArrayLike) -> None:
         """Adds N positions: log m (N, V), p (N, V) and the observed token (N,).
@@ -169,28 +162,18 @@ class Recovery:
         other = np.ones(len(p), bool)
         other[observed] = False
         self.alternatives += [np.bincount(decade[other], x[other], self.DECADES) for x in (m, p)]
-        several = valid.sum(1) > 1  # where there are alternatives
-        on_others, due = (total(np.where(other, x, 0))[several] for x in (m, p))
-        self._count_ratios(on_others / due, (m[observed] / p[observed])[several])
-
-    def _count_ratios(self, *ratios: np.ndarray) -> None:
-        """Adds m's mass over p's (N,), on the alternatives and on the observed token."""
-        for counts, ratio in zip(self.ratios, ratios):
-            bins = np.searchsorted(self.RATIOS, ratio, "right")
-            counts += np.bincount(bins, minlength=len(counts))
 
     def totals(self) -> list[float]:
         """All that was added: those of several processes, added up, are those of all positions."""
         first = (self.count, self.covered, self.judged, *self.sums.values())
-        return [*first, *self.alternatives.ravel(), *self.ratios.ravel()]
+        return [*first, *self.alternatives.ravel()]
 
     def set_totals(self, totals: Sequence[float] | np.ndarray) -> None:
         """Takes the place of what was counted; `totals`: sums of those of several objects."""
         self.count, self.covered, self.judged = int(totals[0]), totals[1], int(totals[2])
-        sums, decades = 3 + len(self.sums), self.alternatives.size
+        sums = 3 + len(self.sums)
         self.sums = dict(zip(self.SUMS, totals[3:sums]))
-        self.alternatives = np.reshape(totals[sums : sums + decades], (2, -1))
-        self.ratios = np.reshape(totals[sums + decades :], (2, -1))
+        self.alternatives = np.reshape(totals[sums:], (2, -1))
 
     def add_coverage(self, p: ArrayLike, reachable: ArrayLike) -> None:
         """Adds p (N, V) and whether the sampler can draw each token (N, V) bool.
@@ -230,40 +213,6 @@ class Recovery:
         """(m's, p's) mean mass on the alternatives whose true probability is in (0.1, 1], (0.01, 0.1], ..."""
         m, p = self.alternatives / max(1, self.count)
         return list(zip(m.tolist(), p.tolist()))
-
-    def spread(self) -> dict[str, float]:
-        """How m's mass over p's differs from position to position, which the means hide; nan at 0 positions.
-
-        Only of positions where the truth allows more than one token: where it allows one, there is no
-        alternative. Quantiles are interpolated between RATIOS, and what is below all of these counts as 0.
-
-        alternatives_q05 to q95   QUANTILES of m's mass on the alternatives / p's: 1 where they get their due
-        alternatives_below_half   share of positions where that is below 0.5; below_tenth: below 0.1
-        observed_q05 to q95       QUANTILES of m's probability of the observed token / p's
-        """
-        out = {}
-        for name, counts in zip(("alternatives", "observed"), self.ratios):
-            for percent in self.QUANTILES:
-                out[f"{name}_q{percent:02}"] = self._quantile(counts, percent / 100)
-        counts = self.ratios[0]
-        for name, ratio in (("half", 0.5), ("tenth", 0.1)):
-            below = counts[: np.searchsorted(self.RATIOS, ratio) + 1].sum()
-            out[f"alternatives_below_{name}"] = float(below / counts.sum()) if counts.any() else math.nan
-        return out
-
-    def _quantile(self, counts: np.ndarray, share: float) -> float:
-        """The ratio that a `share` of the positions is below, by how many are in each bin."""
-        if not counts.any():
-            return math.nan
-        below = np.cumsum(counts)
-        bin = int(np.searchsorted(below, share * below[-1]))
-        if bin == 0:
-            return 0.0
-        if bin == len(self.RATIOS):
-            return float(self.RATIOS[-1])
-        low, high = self.RATIOS[bin - 1 : bin + 1]
-        inside = (share * below[-1] - below[bin - 1]) / counts[bin]
-        return float(low * (high / low) ** inside)
 
 
 # ---- windows of text: what a model reads of it, and which tokens are compared with the truth ----

@@ -307,12 +307,12 @@ def recover(
 
 
 def recovery_numbers(r: Recovery, prefix: str = "") -> dict[str, Any]:
-    """What there is to say of it, for logs and tables: its means, by decade, and its spread over positions.
+    """What there is to say of it, for logs and tables: its means, and by decade.
 
     Means that a score has, too, have names of their own (other contexts): document_nll, or with a `prefix`,
     which all names get, train_nll.
     """
     shared = {name: f"{prefix or 'document_'}{name}" for name in ("nll", "true_nll", "entropy")}
     means = {shared.get(k, prefix + k): v for k, v in r.means().items()}
-    rest = {"document_tokens": r.count, "alternatives_by_decade": r.by_decade(), **r.spread()}
+    rest = {"document_tokens": r.count, "alternatives_by_decade": r.by_decade()}
     return means | {prefix + k: v for k, v in rest.items()}

@@ -44,7 +44,6 @@ class TextConfig(Decoding):
     # the table
     out: str = ""                   # writes OUT.jsonl, its views OUT.md, .csv and .tex (LaTeX, booktabs),
     #                                 and OUT.samples/; rows of unchanged checkpoints in it are kept
-    figures: Literal["png", "pdf"] = "png"  # what OUT.ece, of calibration, is written as; a PDF is vectors
     texts_kept: Natural = 12        # texts of each row in OUT.samples; 0: all
     halves: AtLeast2 = 200          # random halves of the references' texts, for their intervals
     # machine

@@ -2,19 +2,16 @@
 exact truth is known the distance to it. `python eval_diversity.py` is its front door."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from common.errors import UserError
-from common.files import beside
 from common.files import replacing as whole_file
 from common.places import labs_with
-from evaluate import figures
 from evaluate.checks import check_planned, check_text
 from evaluate.columns import HONEST, PAPER, TRUTH, Column
 from evaluate.diversity import TEXT_METRICS, cut, text_metrics
@@ -29,9 +26,6 @@ from evaluate.text_files import Texts, first_texts, split_files
 from evaluate.text_numbers import decode, model_numbers, open_all, reference_row, text_intervals, validity
 from evaluate.views import View, problems, samples_file, table
 from model import context
-
-if TYPE_CHECKING:  # see figures.pyplot
-    from matplotlib.figure import Figure
 
 
 def scorer_digest(c: TextConfig) -> str:
@@ -140,13 +134,6 @@ class TextMeasure(Measure):
             parts.append(f"Worse than {models[0]['name']} by {quality_of(models)}: {', '.join(noisy)}")
         return View.of_summary(summary, columns, *parts, settings_line(rows), problems(rows))
 
-    def draw(self, rows: list[Row], out: Path) -> list[Path]:
-        """OUT.ece.png: how well each row is calibrated, where any is known to be."""
-        if not any("ece" in r for r in rows):
-            return []
-        calibrated = [r for r in summary_of(rows, columns_in(rows)) if "ece" in r]
-        return figures.write(calibration(calibrated), beside(out, ".ece"))
-
 
 # -----------------------------------------------------------------------------
 # Views
@@ -188,18 +175,3 @@ def by_seed(models: list[Row], columns: Sequence[Column]) -> pd.DataFrame:
         each = [(v.get(seed), c.form) for c, v in zip(main, values) for seed in seeds]
         lines.append([row["name"], *("-" if v is None else format(v, form) for v, form in each)])
     return table(["", *(f"{c.title}, seed {seed}" for c in main for seed in seeds)], lines)
-
-
-def calibration(rows: list[Row]) -> "Figure":
-    """The expected calibration error of each row of a summary, with its interval where there are several
-    seeds."""
-    fig, ax = figures.pyplot().subplots(figsize=(6, 0.18 * len(rows) + 0.6), layout="constrained")
-    for at, row in enumerate(rows):
-        half = row.get("ece_ci", math.nan)
-        xerr = half if math.isfinite(half) else None
-        ax.errorbar(row["ece"], at, xerr=xerr, color="tab:blue", marker="o", ms=3)
-    ax.set_yticks(range(len(rows)), [r["name"] for r in rows])
-    ax.set_ylim(len(rows) - 0.5, -0.5)
-    ax.set_xlim(left=0)
-    ax.set_xlabel("expected calibration error; 0 is calibrated")
-    return fig

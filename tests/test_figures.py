@@ -9,7 +9,6 @@ from evaluate import curve, figures
 from evaluate.curve import CurveConfig, CurveMeasure
 from evaluate.measure import evaluate
 from evaluate.store import Store
-from evaluate.text import TextMeasure
 
 # ---- learning curves
 
@@ -86,22 +85,3 @@ def test_a_curve_is_measured_anew_when_its_run_went_on(trained, tmp_path):
     store.put([whole | {"curve": whole["curve"][:-1]}])
     for _ in range(2):
         assert evaluate(CurveMeasure(), c) == 0 and store.rows("curve")[0]["curve"] == whole["curve"]
-
-
-# ---- calibration
-
-
-def test_calibration_has_a_line_a_row(tmp_path, monkeypatch):
-    """Means over seeds. Neither references nor rows with a problem are on it."""
-    settings = {"protocol": "honest"}
-    rows = [r | {"settings": settings, "ppl_eps": 40.0, "ece": 0.01 * r["seed"]} for r in runs()]
-    rows[3] = {k: v for k, v in rows[3].items() if k != "ece"} | {"problem": "nan"}
-    rows.append({"name": "human", "reference": True, "settings": settings})
-    drawn, write = [], figures.write
-    monkeypatch.setattr(figures, "write", lambda fig, path: drawn.append(fig) or write(fig, path))
-    assert TextMeasure().draw(rows, tmp_path / "x") == [tmp_path / "x.ece.png"]
-    (ax,) = drawn[0].axes
-    (base, head) = (line.get_xydata()[0].tolist() for line in ax.lines)
-    assert base == pytest.approx([0.015, 0]) and head == [0.01, 1]
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["baseline", "smooth_gpt"]
-    assert TextMeasure().draw([r for r in rows if "ece" not in r], tmp_path / "x") == []

@@ -133,30 +133,3 @@ def test_recovery_of_shares_adds_up():
     total.set_totals(np.sum([of(part).totals() for part in parts], axis=0).tolist())
     assert total.count == whole.count == 200 and total.means() == pytest.approx(whole.means())
     assert total.by_decade() == [pytest.approx(pair) for pair in whole.by_decade()]
-    assert total.spread() == whole.spread()
-
-
-def ratios(*pairs: tuple[float, float]) -> metrics.Recovery:
-    """Positions of three tokens, the last forbidden: m's and p's probability of the observed first one."""
-    r = metrics.Recovery()
-    for m, p in pairs:
-        with np.errstate(divide="ignore"):
-            r.add(np.log([[m, 0.9 - m, 0.1]]), [[p, 1 - p, 0.0]], [0])
-    return r
-
-
-def test_the_quantiles_are_those_of_the_positions():
-    m, p = np.random.default_rng(0).uniform(0.01, 0.89, (2, 2000))
-    ratio, found = (0.9 - m) / (1 - p), ratios(*zip(m, p)).spread()
-    quantiles = [found[f"alternatives_q{q:02}"] for q in metrics.Recovery.QUANTILES]
-    assert quantiles == pytest.approx(np.percentile(ratio, metrics.Recovery.QUANTILES), rel=0.05)
-    shares = found["alternatives_below_half"], found["alternatives_below_tenth"]
-    assert shares == ((ratio < 0.5).mean(), (ratio < 0.1).mean())
-
-
-def test_positions_without_alternatives_have_no_part_in_the_spread():
-    r = ratios((0.45, 0.5))
-    before = r.spread()
-    r.add(np.log([[0.2, 0.3, 0.5]]), [[1.0, 0.0, 0.0]], [0])
-    assert r.spread() == before and r.count == 2
-    assert all(math.isnan(v) for v in metrics.Recovery().spread().values())
