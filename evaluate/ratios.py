@@ -31,7 +31,7 @@ NEAR = 0.05  # a shared point counts where the first row is within so many nats 
 
 
 class Comparison(NamedTuple):
-    """Logarithms of perplexities over the first row's, of each other row by its name. Lowest first."""
+    """Logarithms of perplexities over the first row's, of each other row by its name."""
 
     first: str
     best: dict[str, Estimate]  # each row at its best
@@ -40,7 +40,9 @@ class Comparison(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        return [*self.best, *(name for name in self.same if name not in self.best)]
+        """Lowest first: at their best or, where that is not known, at the same places."""
+        of = self.same | self.best
+        return sorted(of, key=lambda name: of[name].mean)
 
 
 def compare(rows: list[Row], trials: list[Row]) -> Comparison:
@@ -61,11 +63,7 @@ def compare(rows: list[Row], trials: list[Row]) -> Comparison:
     others = dict.fromkeys([*best, *(t["row"] for t in trials if t["row"] != first)])
     at = {name: at_places(trials, name, places) for name in others}
     same = {name: estimate(differences) for name, differences in at.items() if differences}
-    return Comparison(first, lowest_first(best), lowest_first(same), len(places))
-
-
-def lowest_first(of: dict[str, Estimate]) -> dict[str, Estimate]:
-    return dict(sorted(of.items(), key=lambda item: item[1].mean))
+    return Comparison(first, best, same, len(places))
 
 
 def shared_places(trials: list[Row], first: str) -> list[Row]:
