@@ -1,6 +1,7 @@
-# Does a stronger teacher help? Students of 0.5M parameters are taught by softmax of their own size and steps,
-# and by a modern trunk of 2.5M parameters after 1,000 and 5,000 steps. softmax_1800 takes as long as a
-# student whose teacher is there for nothing. results/README.md has the text and the teachers' commands.
+# Does a stronger teacher help? Students of 0.5M parameters are taught by softmax of their own size, of their
+# own steps and of 4,000, and by a modern trunk of 2.5M parameters after 1,000 and 5,000 steps. softmax_1800
+# takes as long as a student whose teacher is there for nothing. results/README.md has the text and the
+# teachers' commands.
 config = "sig_gpt"
 overlay = "brief"
 rows = [
@@ -8,6 +9,8 @@ rows = [
     "softmax_1800 --head=softmax --labels=true --max_steps=1800 --eval_interval=1800",
     "sig_own --teacher={first}",
     "soft_own --teacher={first} --head=soft_targets",
+    "sig_own_4000 --teacher=out/once_0.5M_4000/baseline-brief-2/last",
+    "soft_own_4000 --teacher=out/once_0.5M_4000/baseline-brief-2/last --head=soft_targets",
     "sig_modern_1000 --teacher={runs}/modern_1000/last",
     "soft_modern_1000 --teacher={runs}/modern_1000/last --head=soft_targets",
     "sig_modern_5000 --teacher={runs}/modern_5000/last",
