@@ -45,6 +45,11 @@ def test_both_comparisons():
     assert at.mean == pytest.approx(0.025) and at.half == pytest.approx(12.7062 * 0.005, rel=1e-4)
 
 
+def test_a_row_without_fresh_seeds_stands_where_its_places_put_it():
+    found = ratios.compare(TABLE, [*SEARCH, *trials("ahead", [4.99, 5.0, 5.0])])
+    assert found.names == ["ahead", "worse"] and "ahead" not in found.best
+
+
 def test_a_search_widens_the_first_comparison_alone():
     alone, searched = ratios.compare(TABLE, []), ratios.compare(TABLE, SEARCH)
     assert searched.best["worse"].half > 10 * alone.best["worse"].half and not alone.same

@@ -1,7 +1,7 @@
 # Does a stronger teacher help? Students of 0.5M parameters are taught by softmax of their own size, of their
 # own steps and of 4,000, and by a modern trunk of 2.5M parameters after 1,000 and 5,000 steps. softmax_1800
-# takes as long as a student whose teacher is there for nothing. results/README.md has the text and the
-# teachers' commands.
+# takes a tenth longer than a student, the teacher's training not counted. results/README.md has the text and
+# the teachers' commands.
 config = "sig_gpt"
 overlay = "brief"
 rows = [
