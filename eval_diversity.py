@@ -2,16 +2,13 @@
 
     python eval_diversity.py out/baseline-tiny out/entmax15-tiny --prompt_tokens=14 --new_tokens=50 --out=two
     python eval_diversity.py best=out/baseline last=out/baseline/last other=elsewhere/baseline
-    python eval_diversity.py out/baseline theirs=texts.jsonl --scorer out/large
+    python eval_diversity.py out/baseline --scorer out/large
 
 A row has its run's name, or the one given before "="; seeds of one training are one row, with intervals.
 Three rows that no model wrote stand by: human text, unigram noise and a loop. For models of a corpus whose
 exact distributions are known (labs/known_language) the table also says how well a model recovers them.
 
 A GPT-2 of transformers (a folder) or of nanoGPT (ckpt.pt) is a row, too; alone it needs --data.
-A file of texts, of any other system, is a row of text metrics alone: a .txt has an empty line between two
-texts, a .jsonl a text a line, {"text": ..., "prompt": ...}, with a prompt or without. The text is the
-continuation alone.
 
 Honest protocol (default): perplexity of the sampled distribution on a whole held-out split; text metrics on
 continuations alone, of held-out prompts, with a fixed token budget, all cut to the same number of words.

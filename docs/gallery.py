@@ -17,7 +17,7 @@ if __name__ == "__main__":
 
 from common.config import read_config
 from common.places import find
-from evaluate.figures import panels, write
+from evaluate.figures import pyplot, write
 from heads import Head, Targets, named_head
 
 V = 4096  # the vocabulary of the small tables
@@ -57,9 +57,17 @@ def curve(head: Head, leads: Tensor) -> Curve:
 
 def heads_figure(path: Path, rows: list[str] = ROWS) -> list[Path]:
     """A panel a row: p_t and the loss's slope over the lead, softmax behind them in grey."""
-    fig, axes = panels(rows, 1.5)
+    high = -(-len(rows) // 6)
+    wide = -(-len(rows) // high)
+    size = dict(figsize=(max(5, 2 * wide), 1.5 * high + 0.4), sharex=True, sharey=True, squeeze=False)
+    fig, axes = pyplot().subplots(high, wide, layout="constrained", **size)
+    for ax in axes.flat[len(rows) :]:
+        ax.axis("off")
+    if high > 1:  # where a column ends sooner, its last panel has the numbers of the x axis
+        for ax in axes[-2, (len(rows) - 1) % wide + 1 :]:
+            ax.tick_params(labelbottom=True)
     softmax = curve(head_of("baseline")[0], LEADS)
-    for ax, row in axes:
+    for ax, row in zip(axes.flat, rows):
         head, gain = head_of(row)
         drawn = curve(head, LEADS * gain)
         for values, style in ((softmax.p, "-"), (softmax.slope, "--")):
@@ -71,7 +79,7 @@ def heads_figure(path: Path, rows: list[str] = ROWS) -> list[Path]:
         )
         ax.set_title(row if gain == 1 else f"{row} (gain {gain:g})", fontsize=8)
         ax.set_ylim(-0.1, 1.1)
-    axes[0][0].legend(fontsize=6, frameon=False)
+    axes.flat[0].legend(fontsize=6, frameon=False)
     fig.supxlabel(f"h w of the true token above the {V - 1:,} others', which are equal; grey: softmax")
     fig.supylabel("p, and -dL/dz over its largest value")
     return write(fig, path)

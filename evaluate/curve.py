@@ -1,29 +1,20 @@
-"""The curve measure: the evaluations in each run's log, and a figure of each head's beside softmax.
-
-A group is the runs of one training with several seeds, see evaluate.summary.grouped.
-"""
+"""The curve measure: the evaluations in each run's log."""
 
 import math
-import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from common.log import entries
-from evaluate.figures import BASELINE, BASELINE_COLOUR, panels, plain_numbers, write
 from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.metrics import perplexity
 from evaluate.store import Row
 from evaluate.summary import grouped
 from evaluate.views import View, mean, problems, table
 from heads import named_head
-
-if TYPE_CHECKING:  # see figures.pyplot
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def evaluations(out: Path, part: bool = False, sparse: bool = False) -> list[dict[str, Any]]:
@@ -43,8 +34,7 @@ class CurveConfig:
     # fmt: off
     checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs
     part: bool = False              # the evaluations on a part of the split, of runs with --eval_windows
-    out: str = ""                   # writes OUT.jsonl, OUT.md, and OUT.png or .pdf
-    figures: Literal["png", "pdf"] = "png"  # what the figure is written as; a PDF is vectors
+    out: str = ""                   # writes OUT.jsonl and OUT.md
     # fmt: on
 
 
@@ -79,73 +69,12 @@ class CurveMeasure(Measure):
         """Validation perplexity at each evaluation: mean over the seeds of a training, and that of each."""
         lines = []
         for name, runs in grouped(row for row in rows if "curve" in row).items():
-            for step, seeds in curves({name: runs}, itemgetter("val_ppl"))[name].items():
+            steps: defaultdict[int, list[float]] = defaultdict(list)
+            for entry in chain.from_iterable(run["curve"] for run in runs):
+                steps[entry["step"]].append(float(entry["val_ppl"]))
+            for step, seeds in sorted(steps.items()):
                 each = ", ".join(f"{value:.2f}" for value in seeds)
                 lines.append([name, str(step), str(len(seeds)), mean(seeds), each])
         header = ["", "step", "seeds", "validation perplexity", "of each seed"]
         note = "± is half of the 95% interval over the seeds, by Student's t."
         return View([table(header, lines), note, problems(rows)])
-
-    def draw(self, rows: list[Row], out: Path) -> list[Path]:
-        """OUT.png of runs that say that they trained from scratch, none without such. Others started from a
-        trained baseline: their steps are not the same ones. One evaluation is no curve."""
-        trained = [row for row in rows if {"curve", "training"} <= row.keys()]
-        scratch = [row for row in trained if not row["training"]["init_from"]]
-        groups = grouped(row for row in scratch if len(row["curve"]) > 1)
-        if not groups:
-            return []
-        part = scratch[0]["settings"].get("part")  # PPL_eps at the end is of the whole split
-        key, y = ("val_ppl", "perplexity of a part") if part else ("val_ppl_eps", "PPL_eps")
-        return write(multiples(curves(groups, itemgetter(key)), f"validation {y}"), out)
-
-
-# -----------------------------------------------------------------------------
-# Learning curves
-
-Groups = dict[str, list[Row]]
-Steps = dict[int, list[float]]  # step -> a value of each seed
-Curves = dict[str, Steps]  # by group
-
-
-def curves(groups: Groups, value: Callable[[dict[str, Any]], float]) -> Curves:
-    """`value` of each evaluation in the logs of the runs."""
-    out: Curves = {}
-    for name, runs in groups.items():
-        steps: Steps = defaultdict(list)
-        for run in runs:
-            for entry in run["curve"]:
-                if (number := value(entry)) is not None:  # null in some committed rows
-                    steps[entry["step"]].append(float(number))
-        out[name] = dict(sorted(steps.items()))
-    return out
-
-
-def band(ax: "Axes", steps: Steps, colour: str) -> None:
-    """The mean over seeds, and the range from the lowest to the highest."""
-    x, seeds = list(steps), list(steps.values())
-    means = list(map(statistics.fmean, seeds))
-    ax.plot(x, means, color=colour, lw=1.2, marker=".", ms=3)
-    ax.fill_between(x, list(map(min, seeds)), list(map(max, seeds)), color=colour, alpha=0.25, lw=0)
-
-
-def multiples(data: Curves, y: str) -> "Figure":
-    """One small panel a row, each with the baseline behind it.
-
-    The axis ends at four times the baseline's highest value: one head that is far off would flatten the
-    others.
-    """
-    fig, axes = panels([n for n in data if n != BASELINE] or list(data), 1.6)
-    for ax, name in axes:
-        if BASELINE in data:
-            band(ax, data[BASELINE], BASELINE_COLOUR)
-        band(ax, data[name], "tab:blue")
-        ax.set_yscale("log")
-    label = "training steps; bands: lowest to highest seed"
-    if BASELINE in data:
-        each = {name: [v for seeds in steps.values() for v in seeds] for name, steps in data.items()}
-        axes[0][0].set_ylim(min(map(min, each.values())) / 1.1, 4 * max(each[BASELINE]))
-        label += f"; grey: {BASELINE}; cut at 4 times its highest"
-    plain_numbers(axes[0][0])
-    fig.supxlabel(label)
-    fig.supylabel(y)
-    return fig

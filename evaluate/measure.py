@@ -10,7 +10,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from common.config import completed
 from common.errors import UserError, reading
@@ -29,25 +29,10 @@ from training.spent import spent
 PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
 
 
-class Subject(Protocol):
-    """What a row is about: a run, or a file of texts."""
-
-    @property
-    def name(self) -> str: ...
-
-    def identity(self) -> Row:
-        """The fields that make it the same one: digests and, of a run, its whole configuration."""
-        ...
-
-    def facts(self) -> Row:
-        """What else a row says of it."""
-        ...
-
-
 class Session(ABC):
     """A measure with its data open: everything that can be wrong with what was asked has been found."""
 
-    subjects: Sequence[Any]  # of a Subject each
+    subjects: Sequence["NamedRun"]  # of a row each
     settings: dict[str, Any]  # what two rows must share to stand in one table
     reference_names: Sequence[str] = ()  # of the rows that no run stands behind: human text, noise, the truth
 
@@ -64,7 +49,7 @@ class Session(ABC):
         return []
 
     @abstractmethod
-    def numbers(self, subject: Any) -> Row:
+    def numbers(self, subject: "NamedRun") -> Row:
         """The numbers of one row. Degenerate if the model's are not numbers."""
 
 
@@ -103,6 +88,7 @@ class NamedRun(NamedTuple):
     sha256: str  # of these
 
     def identity(self) -> Row:
+        """The fields that make it the same one: digests and its whole configuration."""
         weights = {"weights_sha256": self.sha256}
         return weights if self.ckpt.foreign else {**weights, "training": training_of(self.ckpt.record)}
 
@@ -203,7 +189,7 @@ def measure_runs(
                 row |= session.numbers(subject)
             except Degenerate as error:
                 row["problem"] = error.reason
-            if isinstance(subject, NamedRun) and weights_digest(subject.ckpt.path) != subject.sha256:
+            if weights_digest(subject.ckpt.path) != subject.sha256:
                 raise UserError(f"{subject.path} has changed since this table was begun: begin it again")
             store.put([row])
         out.append(row)

@@ -3,13 +3,11 @@ exact truth is known the distance to it. `python eval_diversity.py` is its front
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from common.errors import UserError
 from common.files import replacing as whole_file
 from common.places import labs_with
 from evaluate.checks import check_planned, check_text
@@ -17,12 +15,11 @@ from evaluate.columns import HONEST, PAPER, TRUTH, Column
 from evaluate.diversity import TEXT_METRICS, cut, text_metrics
 from evaluate.find import scorers
 from evaluate.jobs import data_of
-from evaluate.measure import Measure, NamedRun, Session, Subject
-from evaluate.names import REFERENCES, RENAMED, check_apart
+from evaluate.measure import Measure, NamedRun, Session
+from evaluate.names import REFERENCES
 from evaluate.settings import GONE_CUTS, PaperConfig, Settings, TextConfig
 from evaluate.store import Row
 from evaluate.summary import has_seeds, quality_of, summarise
-from evaluate.text_files import Texts, first_texts, split_files
 from evaluate.text_numbers import decode, model_numbers, open_all, reference_row, text_intervals, validity
 from evaluate.views import View, problems, samples_file, table
 from model import context
@@ -34,17 +31,12 @@ def scorer_digest(c: TextConfig) -> str:
 
 
 class TextSession(Session):
-    """The runs and files of texts that are asked for, and the data that they are measured on."""
+    """The runs that are asked for, and the data that they are measured on."""
 
     def __init__(self, c: TextConfig):
         """UserError for all that cannot be measured, before any work."""
-        files, runs = split_files(c.checkpoints)
-        if not runs:
-            raise UserError("a file of texts needs a run beside it, which says what corpus is meant")
         self.c = c
-        named, self.s, self.data, self.device = open_all(replace(c, checkpoints=runs), scorer_digest(c))
-        self.subjects: Sequence[Subject] = [*named, *(first_texts(file, self.s) for file in files)]
-        check_apart([*REFERENCES, *(subject.name for subject in self.subjects)], RENAMED)
+        self.subjects, self.s, self.data, self.device = open_all(c, scorer_digest(c))
         self.settings, self.reference_names = vars(self.s), REFERENCES
         self.judge = scorers().judge(c.scorer, self.data, self.s, self.device) if c.scorer else None
 
@@ -61,20 +53,15 @@ class TextSession(Session):
         file, texts = samples_file(Path(self.c.out), name), self.s.texts
         return file.is_file() and file.read_bytes().count(b"\n") >= min(self.c.texts_kept or texts, texts)
 
-    def numbers(self, subject: NamedRun | Texts) -> Row:
-        """The numbers of a run, or of a file of texts; its texts go to OUT.samples."""
-        if isinstance(subject, Texts):
-            prompts, texts = subject.prompts, subject.texts
-            row: Row = {"file": subject.path.name}
-        else:
-            row, new = model_numbers(subject, self.data, self.s, self.device)
-            prompts = self.data.prompt_texts
-            texts = decode(self.data.tokenizer, self.data.prompts.prompt, new, self.s)
-            row |= validity(self.data, new)
+    def numbers(self, subject: NamedRun) -> Row:
+        """The numbers of a run; its texts go to OUT.samples."""
+        row, new = model_numbers(subject, self.data, self.s, self.device)
+        texts = decode(self.data.tokenizer, self.data.prompts.prompt, new, self.s)
+        row |= validity(self.data, new)
         self._write_texts(subject.name, texts)
         try:
             row |= text_metrics(texts, self.s.loops, self.s.words, self.s.tokenize)
-            row |= self.judge.numbers(texts, prompts) if self.judge else {}
+            row |= self.judge.numbers(texts, self.data.prompt_texts) if self.judge else {}
         except ValueError as error:  # the model's other numbers stand
             row["problem"] = f"its texts cannot be measured, {error}"
         return row
@@ -168,7 +155,7 @@ def by_seed(models: list[Row], columns: Sequence[Column]) -> pd.DataFrame:
     """The value of each seed for the main columns."""
     known = {c.key: c for c in columns}
     main = [known[next(k for k in keys if k in known)] for keys in MAIN if any(k in known for k in keys)]
-    seeds = sorted({seed for r in models for seed in r["seeds"] if seed is not None})  # a file has none
+    seeds = sorted({seed for r in models for seed in r["seeds"] if seed is not None})
     lines = []
     for row in models:
         values = [dict(zip(row["seeds"], row.get(c.key + "_seeds", []))) for c in main]

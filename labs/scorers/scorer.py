@@ -244,18 +244,16 @@ class Judge:
     def numbers(self, texts: list[str], prompts: list[str], halves: int = 0) -> dict[str, Any]:
         """The columns of a row with these texts, and where they come from.
 
-        No generative perplexity without `prompts`. `halves`: of a reference's texts, how many random ones its
-        interval is made of; 0: it has none. MAUVE has no such interval: with fewer texts it is another
-        number.
+        `halves`: of a reference's texts, how many random ones its interval is made of; 0: it has none. MAUVE
+        has no such interval: with fewer texts it is another number.
         """
         texts = list(map(self.cut, texts))
         out: dict[str, Any] = {"scorer": self.origin}
-        if prompts:
-            pairs = ProgressBar(list(zip(prompts, texts)), desc=f"under {self.scorer.name}", leave=False)
-            nll = [continuation_nll(self.scorer, *pair) for pair in pairs]
-            out |= {"gen_ppl": generative_perplexity(nll), "gen_tokens": sum(count for _, count in nll)}
-            if halves:
-                out["gen_ppl_ci"] = half_sampling_interval(nll, generative_perplexity, halves)
+        pairs = ProgressBar(list(zip(prompts, texts)), desc=f"under {self.scorer.name}", leave=False)
+        nll = [continuation_nll(self.scorer, *pair) for pair in pairs]
+        out |= {"gen_ppl": generative_perplexity(nll), "gen_tokens": sum(count for _, count in nll)}
+        if halves:
+            out["gen_ppl_ci"] = half_sampling_interval(nll, generative_perplexity, halves)
         if self.human is not None:
             out["mauve"] = mauve(self.human, features(self.scorer, texts))
         return out
