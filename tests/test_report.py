@@ -148,10 +148,6 @@ def test_nothing_given_becomes_code_and_nothing_is_asked_of_a_network(seeds):
 
 def test_texts_are_those_that_the_table_measures(seeds):
     assert open_table(seeds, 1).samples == [{"human": "one two three four", "baseline": f"{EVIL} d"}]
-    # a file's texts continue other prompts
-    table_of(seeds.parent, text_row("theirs", 0, self_bleu=9.0) | {"name": "theirs", "texts_sha256": "0"})
-    (seeds.parent / "x.samples" / "theirs.jsonl").write_text('"a"\n')
-    assert [*open_table(seeds, 1).samples[0]] == ["human", "baseline"]
 
 
 def test_pictures_that_lie_beside_a_table_are_on_the_page(seeds):

@@ -105,12 +105,9 @@ def drawings(name: Path, rows: list[Row]) -> dict[str, str]:
 
 
 def samples(name: Path, rows: list[Row], prompts: int) -> list[dict[str, str]]:
-    """The first texts of each row's first run, by prompt: all continue the same ones, human text first.
-
-    Not those of a file, which continue others.
-    """
+    """The first texts of each row's first run, by prompt: all continue the same ones, human text first."""
     words, tokenize = rows[0]["settings"]["words"], rows[0]["settings"].get("tokenize", "13a")
-    first = {row: runs[0] for row, runs in grouped(rows).items() if "texts_sha256" not in runs[0]}
+    first = {row: runs[0] for row, runs in grouped(rows).items()}
     references = {row["name"]: row for row in rows if row.get("reference")}
     of_rows = {}
     for row, run in sorted((first | references).items(), key=lambda item: item[0] != "human"):
