@@ -220,14 +220,6 @@ def test_names_of_commands(nanoheads):
     assert done.returncode == 0 and "--source" in done.stdout
 
 
-def test_each_command_takes_the_first_example_of_its_help(nanoheads):
-    for name in sorted({path.stem for path in ROOT.glob("*.py")} - {"__main__", "model", "conftest"}):
-        text = nanoheads(name, "--help").stdout
-        example = next(line.strip() for line in text.split("\n") if line.startswith(f"    nanoheads {name} "))
-        flags = re.findall(r"--(\w+)", re.split(r" {3}| \[", example)[0])
-        assert all(re.search(rf"^    {flag}:", text, re.M) for flag in flags), flags
-
-
 def test_the_lock_has_all_that_the_project_names():
     locks = ("requirements.lock", "requirements-dev.lock")
     lock = "".join((ROOT / name).read_text(encoding="utf-8") for name in locks).lower().replace("_", "-")
