@@ -1,4 +1,4 @@
-# Does a stronger teacher help? Students of 0.5M parameters are taught by softmax of their own size, of their
+# Does a stronger teacher help? Students of 0.6M parameters are taught by softmax of their own size, of their
 # own steps and of 4,000, and by a modern trunk of 2.5M parameters after 1,000 and 5,000 steps. softmax_1800
 # takes a tenth longer than a student, the teacher's training not counted. results/README.md has the text and
 # the teachers' commands.
