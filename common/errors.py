@@ -57,9 +57,12 @@ def reading(path: str | Path) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error, behind its kind if that is no ValueError."""
+    """The first line of an error; behind its kind its first sentence, if that is no ValueError. torch's second
+    sentence advises to load a file without care."""
     first = (str(error).splitlines() or [""])[0]
-    return first if isinstance(error, ValueError) and first else f"{type(error).__name__} {first}".strip()
+    if isinstance(error, ValueError) and first:
+        return first
+    return f"{type(error).__name__} {first.split('. ')[0]}".strip()
 
 
 def mistake(e: Exception) -> str | None:

@@ -86,5 +86,5 @@ def heads_figure(path: Path, rows: list[str] = ROWS) -> list[Path]:
 
 
 if __name__ == "__main__":
-    file, *rows = sys.argv[1:] or [ROOT / "docs" / "heads.png", *ROWS]
-    heads_figure(Path(file).with_suffix(""), rows)
+    file, *rows = sys.argv[1:] or [ROOT / "docs" / "heads.png"]
+    heads_figure(Path(file).with_suffix(""), rows or ROWS)

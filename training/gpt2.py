@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.errors import UserError
+from common.errors import UserError, first_line
 from common.hub import offline
 from data.tokenizers import GPT2Tokenizer, Tokenizer, exported_tokenizer
 from model import GPT, GPTConfig
@@ -63,9 +63,7 @@ def read_gpt2(name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
         weights["trunk.wte.weight"] = F.pad(rows, (0, 0, 0, size.padded_vocab - size.vocab_size))
     except Exception as e:  # torch, transformers and the hub raise many kinds; the user needs one line
         where = "" if Path(name).exists() else " from the hub (no file or folder of that name here)"
-        # the first sentence: torch's next one advises to load a file of which nobody knows whose it is
-        first = (str(e).splitlines() or [type(e).__name__])[0].split(". ")[0]
-        why = f"{first}; give another, or the folder of a run"
+        why = f"{first_line(e)}; give another, or the folder of a run"
         raise UserError(f"cannot load a GPT-2 {name!r}{where}: {why}") from e
     path = Path(name).resolve()
     config = {**asdict(size), "name": path.stem if path.is_file() else path.name, "dataset": ""}
