@@ -57,8 +57,8 @@ def reading(path: str | Path) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error; behind its kind its first sentence, if that is no ValueError. torch's second
-    sentence advises to load a file without care."""
+    """The first line of an error; behind its kind its first sentence, if that is no ValueError.
+    torch's second sentence advises to load a file without care."""
     first = (str(error).splitlines() or [""])[0]
     if isinstance(error, ValueError) and first:
         return first
