@@ -31,7 +31,6 @@ import torch
 
 from bench.timing import arguments, dtypes, median, memory_mb, nanogpt, turns, write
 from common.device import autocast
-from common.places import missing
 from evaluate.decoding import Decoding
 from evaluate.sampling import generate
 from heads import make_head
@@ -94,15 +93,14 @@ def measure(args: argparse.Namespace, batch: int) -> list[dict]:
     c = SIZES[args.size]
     measured = args.dtypes or dtypes(args.device)[-1 if args.device.startswith("cuda") else 0 :]
     prompt = torch.randint(c.vocab_size, (batch, PROMPT), device=args.device)
-    makers = (ours,) if missing("transformers") else (ours, transformers)
-    named = [(f"{make.__name__}, {d}", make, d) for make in makers for d in measured]
+    named = [(f"{make.__name__}, {d}", make, d) for make in (ours, transformers) for d in measured]
     programs: dict[Any, Callable] = {name: make(c, prompt, args.tokens, d) for name, make, d in named}
     steps = nanogpt_steps(args, c, batch, measured[0]) if args.nanogpt else {}
     seconds = {k: median(s) for k, s in turns(programs | steps, args.rounds, 1, args.device).items()}
     if steps:
         at = [seconds.pop(n) for n in steps]
         seconds[f"nanoGPT, {measured[0]}"] = float(np.trapezoid(at, [*steps]) + (at[0] + at[-1]) / 2)
-    base = f"{makers[-1].__name__}, {measured[0]}"
+    base = f"transformers, {measured[0]}"
     results = []
     for name, s in seconds.items():
         speed = batch * args.tokens / s

@@ -1,6 +1,7 @@
 """What all figures share: matplotlib, and their files."""
 
 import io
+import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +20,8 @@ def pyplot() -> ModuleType:
     """
     import matplotlib
 
-    matplotlib.use("Agg")
+    if "matplotlib.pyplot" not in sys.modules:  # a notebook keeps its own
+        matplotlib.use("Agg")
     # a "$" in a name is one
     matplotlib.rcParams |= {
         "font.size": 8,
