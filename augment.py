@@ -8,7 +8,6 @@ stay. The true token stays, unless `keep_true` is False. Source: Shamula et al. 
 """
 
 import hashlib
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, replace
@@ -23,21 +22,18 @@ from torch import Tensor
 from common.config import cli, read
 from common.device import autocast, get_device, get_dtype, settle_dtype
 from common.errors import UserError
-from common.files import lock_of, locked, write_json
+from common.files import lock_of, locked, replacing, write_json
 from common.log import ProgressBar
 from config.defaults import TrainConfig
 from data.batches import Windows
 from data.corpus import prepared
 from data.labels import (
-    MAGIC,
     LabelSettings,
     LabelStore,
     Proposals,
-    checksums,
     choose_positions,
     make_targets,
     record_dtype,
-    sound,
     store_path,
 )
 from data.tokens import TokenFile, open_tokens
@@ -98,14 +94,6 @@ class Teacher:
         with self.autocast():
             return self.model.trunk(tokens)
 
-    def nll(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """-log p of `target` (B, T) after `hidden` (B, T, C)."""
-        t, parts = target.flatten(), []
-        with self.autocast():
-            for rows, lp in self.model.head.log_prob_blocks(hidden.flatten(0, 1), self.draws):
-                parts.append(lp.gather(1, t[rows, None]).squeeze(1))
-        return -torch.cat(parts).view(target.shape)
-
 
 @torch.no_grad()
 def propose(
@@ -121,34 +109,19 @@ def propose(
     with teacher.autocast():
         top = [lp.topk(k) for _, lp in teacher.model.head.log_prob_blocks(chosen, teacher.draws)]
     lp, ids = (torch.cat(t).view(*positions.shape, k) for t in zip(*top))
-    if settings.ppl_threshold and settings.ppl_form == "prefix":
+    if settings.ppl_threshold:
         # A candidate leaves its left context as it is: the prefix's NLL is known, the candidate adds -log p.
         # Position i has i tokens of its window predicted before it (the first one has no context).
-        nll = teacher.nll(hidden, y)
-        before = F.pad(nll.cumsum(1)[:, :-1], (1, 0))  # (B, T): sum over the targets before position i
+        with teacher.autocast():
+            log_p = teacher.model.head.log_p_of(hidden.flatten(0, 1), teacher.draws, y.flatten())
+        before = F.pad(
+            -log_p.view(y.shape).cumsum(1)[:, :-1], (1, 0)
+        )  # (B, T): sum over the targets before position i
         ppl = ((before.gather(1, at)[:, :, None] - lp) / (at[:, :, None] + 1)).exp()
         ids = ids.masked_fill(ppl > settings.ppl_threshold, -1)
-    elif settings.ppl_threshold:
-        ids = ids.masked_fill(_full_perplexity(teacher, x, y, at, ids) > settings.ppl_threshold, -1)
     ids = ids.masked_fill(lp.isneginf(), -1)  # of a teacher with exact zeros: no proposals
     # float16 here, not in the store, so that stored and online labels are the same
     return Proposals(positions, ids.cpu().numpy(), lp.exp().half().cpu().numpy())
-
-
-def _full_perplexity(
-    teacher: Teacher, x: Tensor, y: Tensor, at: Tensor, ids: Tensor, batch: int = 32
-) -> Tensor:
-    """Perplexity of each whole window with one candidate put in: (B, m, k). One forward pass a candidate."""
-    B, m, k = ids.shape
-    out = torch.empty(B * m * k, device=x.device)
-    flat = ids.flatten()
-    for start in range(0, len(out), batch):
-        n = torch.arange(start, min(start + batch, len(out)), device=x.device)
-        b, i = n // (m * k), at.flatten()[n // k]
-        text = torch.cat((x[b], y[b, -1:]), 1)  # (batch, T + 1)
-        text[torch.arange(len(n)), i + 1] = flat[n]
-        out[n] = teacher.nll(teacher.hidden(text[:, :-1]), text[:, 1:]).mean(1).exp()
-    return out.view(B, m, k)
 
 
 def identity(tokens: TokenFile, teacher: Teacher, block_size: int, settings: LabelSettings) -> dict:
@@ -180,8 +153,7 @@ def build_store(
 ) -> LabelStore:
     """Opens the store of these settings, building it first if it is not there.
 
-    A build that was stopped goes on where it stopped. Memory is that of one batch of windows. If another
-    process is building the store, waits for that.
+    Memory is that of one batch of windows. If another process is building the store, waits for that.
     """
     want = identity(tokens, teacher, block_size, settings)
     path, V = store_path(tokens, want), tokens.info["vocab_size"]
@@ -196,58 +168,36 @@ def build_store(
             if not (meta.is_file() and path.is_file()):  # else it was finished meanwhile
                 windows = Windows(tokens, block_size)
                 m, k = settings.count(block_size), min(settings.candidates, V)
-                _build(path, teacher, windows, settings, record_dtype(V, m, k), batch)
+                sha256 = _build(path, teacher, windows, settings, record_dtype(V, m, k), batch)
                 about = {"teacher_name": teacher.name, "windows": len(windows), "m": m, "k": k}
-                write_json(meta, want | about)
+                write_json(meta, want | about | {"file_sha256": sha256})
     return LabelStore(path, want, V)
 
 
 def _build(
     path: Path, teacher: Teacher, windows: Windows, settings: LabelSettings, record: np.dtype, batch: int
-) -> None:
-    """Writes the records of all windows to `path`, going on from what a build that was stopped left."""
-    part = path.with_suffix(".part")
-    if path.is_file() and not part.is_file():  # killed before it wrote the JSON: all may be there
-        path.replace(part)
-    done = _done(part, record, len(windows), batch)
-    T = windows.block_size
-    print(f"building {path}, {len(windows) * record.itemsize / 1e6:,.1f} MB; {done:,} windows are there")
-    with open(part, "ab") as f:
-        f.truncate(0 if not done else len(MAGIC) + done * record.itemsize)
-        if not done:
-            f.write(MAGIC)
-        title = f"labels by {teacher.name}"
-        with ProgressBar(
-            total=len(windows) * T, initial=done * T, unit="tok", unit_scale=True, desc=title
-        ) as bar:
-            for start in range(done, len(windows), batch):
-                indices = np.arange(start, min(start + batch, len(windows)))
-                out = np.zeros(len(indices), record)
-                proposed = propose(teacher, indices, *windows.get(indices), settings)
-                out["positions"], out["probs"] = proposed.positions, proposed.probs
-                nothing = np.iinfo(record["ids"].base).max
-                out["ids"] = np.where(proposed.ids < 0, nothing, proposed.ids)
-                out["crc"] = checksums(out, start)
-                f.write(out.tobytes())
-                bar.update(len(indices) * T)
-        f.flush()
-        os.fsync(f.fileno())
-    part.replace(path)
-
-
-def _done(part: Path, record: np.dtype, windows: int, batch: int) -> int:
-    """How many windows of an unfinished store are sound: whole batches of them, so that the rest is computed
-    as it would have been."""
-    if not part.is_file() or part.open("rb").read(len(MAGIC)) != MAGIC:
-        return 0
-    count = min(windows, (part.stat().st_size - len(MAGIC)) // record.itemsize)
-    records = np.memmap(part, record, "r", len(MAGIC), (count,)) if count else np.zeros(0, record)
-    whole = sound(records, f"checking {part.name}")
-    return whole if whole == windows else whole // batch * batch
+) -> str:
+    """Writes the records of all windows to `path`. The SHA-256 of the file."""
+    T, sha256 = windows.block_size, hashlib.sha256()
+    print(f"building {path}, {len(windows) * record.itemsize / 1e6:,.1f} MB")
+    bar = ProgressBar(total=len(windows) * T, unit="tok", unit_scale=True, desc=f"labels by {teacher.name}")
+    with replacing(path) as file, bar:
+        for start in range(0, len(windows), batch):
+            indices = np.arange(start, min(start + batch, len(windows)))
+            out = np.zeros(len(indices), record)
+            proposed = propose(teacher, indices, *windows.get(indices), settings)
+            out["positions"], out["probs"] = proposed.positions, proposed.probs
+            nothing = np.iinfo(record["ids"].base).max
+            out["ids"] = np.where(proposed.ids < 0, nothing, proposed.ids)
+            raw = out.tobytes()
+            file.write(raw)
+            sha256.update(raw)
+            bar.update(len(indices) * T)
+    return sha256.hexdigest()
 
 
 def label_settings(c: TrainConfig) -> LabelSettings:
-    return LabelSettings(c.candidates, c.positions, c.ppl_threshold, c.ppl_form, c.seed)
+    return LabelSettings(c.candidates, c.positions, c.ppl_threshold, c.seed)
 
 
 class Labels:
@@ -293,7 +243,7 @@ class Labels:
             assert self.head is not None
             return self.head.targets(x, y)
         c, proposals = self.config, self.source.proposals(indices, x, y)
-        return make_targets(y, proposals, c.labels == "soft", c.label_weight, c.keep_true)
+        return make_targets(y, proposals, c.labels == "soft", c.keep_true)
 
 
 def main(argv: list[str]) -> int:

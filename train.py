@@ -22,6 +22,7 @@ import math
 import signal
 import time
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -31,7 +32,7 @@ from torch.profiler import record_function
 from common.config import cli, read
 from common.device import autocast, flops_per_token, peak_flops
 from common.errors import UserError
-from common.log import Log, duration, start_wandb
+from common.log import Log, start_wandb
 from common.places import registered
 from config.defaults import TrainConfig
 from data.batches import Loader, windows_at_a_time
@@ -218,13 +219,13 @@ def train(t: Training, log: Log | None) -> int:
                 entry["mfu"] = round(mfu, 4)
                 line += f", MFU {mfu:.1%}"
             left = (now - start[1]) / (p.step - start[0]) * (c.max_steps - p.step)
-            procs.say(f"{line}, ETA {duration(left)}")
+            procs.say(f"{line}, ETA {timedelta(seconds=round(left))}")
             if log:
                 log.add(p.step, **entry)
 
     # The end
     if not procs.stopped():
-        took, best = duration(time.perf_counter() - start[1]), t.task.best(p.best, t.model)
+        took, best = timedelta(seconds=round(time.perf_counter() - start[1])), t.task.best(p.best, t.model)
         procs.say(f"done: {p.step} steps, {p.tokens:,} tokens, {took}; best validation {best}; {out}")
         with contextlib.suppress(Interrupted):
             if procs.main:

@@ -119,12 +119,7 @@ def memory_mb(device: str, peak: bool = True) -> float:
     return int(re.search(rf"{'VmHWM' if peak else 'VmRSS'}:\s*(\d+)", status)[1]) / 1024
 
 
-# The features that decide how fast a CPU multiplies matrices
-CAPABILITIES = (
-    "avx2 avx512_f avx512_vnni avx512_bf16 avx512_fp16 amx_int8 amx_bf16 amx_fp16 "
-    "neon dot i8mm fp16_arith bf16 sve sve_bf16"
-).split()
-HIDING = ("ATEN_CPU_CAPABILITY", ISA_VARIABLE, "MKL_ENABLE_INSTRUCTIONS")  # variables that hide some of it
+HIDING = ("ATEN_CPU_CAPABILITY", ISA_VARIABLE, "MKL_ENABLE_INSTRUCTIONS")  # variables that hide features
 
 
 def dtypes(device: str = "cpu") -> list[str]:
@@ -139,7 +134,7 @@ def machine(device: str = "cpu") -> dict[str, Any]:
     return {
         "gpu": name,
         "cpu": models[0] if models else platform.machine(),
-        "capabilities": [c for c in CAPABILITIES if has.get(c)],
+        "capabilities": [name for name, there in has.items() if there is True],
         "environment": {name: os.environ[name] for name in HIDING if name in os.environ},
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),

@@ -104,15 +104,14 @@ class NanoGPT:
         betas = (c.beta1, c.beta2)
         self.optimizer = self.model.configure_optimizers(c.weight_decay, LR, betas, kind)
         self.run = torch.compile(self.model) if mode == "compiled" else self.model
-        self.ids, self.clip = ours.training.task.train.ids, c.grad_clip
+        self.clip = c.grad_clip
         self.dtype = dtypes(device)[-1] if mode == "compiled" else mode
         self.scaler = torch.amp.GradScaler(kind, enabled=self.dtype == "float16")
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        c, count = self.ours.training.config, len(self.ours.training.task.windows)
-        starts = batch_indices(count, c.batch_size, self.number, c.seed) * c.block_size
-        rows = np.stack([self.ids[i : i + c.block_size + 1].astype(np.int64) for i in starts])
-        x, y = torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(rows[:, 1:].copy())
+        c, windows = self.ours.training.config, self.ours.training.task.windows
+        indices = batch_indices(len(windows), c.batch_size, self.number, c.seed)
+        x, y = (t.contiguous() for t in windows.get(indices))
         if self.on_gpu:
             return tuple(t.pin_memory().to(self.device, non_blocking=True) for t in (x, y))
         return x, y

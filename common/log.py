@@ -98,13 +98,6 @@ def start_wandb(c: "TrainConfig", settings: dict[str, Any]) -> Tracker:
     return wandb.init(**about, dir=c.out_dir, mode=mode, id=id, resume="allow")
 
 
-def duration(seconds: float) -> str:
-    """1:02:03 or 2:03."""
-    minutes, s = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{s:02}" if hours else f"{minutes}:{s:02}"
-
-
 # -----------------------------------------------------------------------------
 # How far a long work is
 

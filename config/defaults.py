@@ -50,8 +50,6 @@ class TrainConfig:
     candidates: Positive = 50       # k: tokens proposed at a position
     positions: Above0 = 0.5         # of each window: a share up to 1, a number above
     ppl_threshold: NonNegative = 0.0    # drop proposals of a higher perplexity; 0: none
-    ppl_form: Literal["prefix", "full"] = "prefix"  # perplexity up to the proposal, or of the whole window
-    label_weight: NonNegative = 1.0     # a proposal's label: this, times the teacher's probability if soft
     keep_true: bool = True          # False: proposals replace the true token, as the published code did
     label_store: bool = True        # proposals computed once and stored beside the token file; False: online
     # optimisation
@@ -93,7 +91,5 @@ class TrainConfig:
             raise UserError(f"readout_lr = {self.readout_lr} is scheduled as a share of learning_rate = 0")
         if self.positions > 1 and self.positions % 1:
             raise UserError(f"positions = {self.positions}: a share up to 1, or a whole number")
-        if self.labels != "true" and self.label_weight > 1:
-            raise UserError(f"label_weight = {self.label_weight}: a label value is at most 1")
         if self.labels != "true" and not self.keep_true and self.head != "sigmoid":
             raise UserError("keep_true = False: only the head 'sigmoid' learns without a true token")

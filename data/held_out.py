@@ -6,7 +6,7 @@ exact next-token distributions are known there is the truth. Nobody has to ask w
 
 import importlib
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -35,45 +35,10 @@ class Truth(Protocol):
         ...
 
 
-class HeldOut(NamedTuple):
-    tokens: TokenFile
-    truth: Truth | None  # None where nobody knows it
-
-    @property
-    def ids(self) -> np.ndarray:
-        """(T,)"""
-        return self.tokens.ids
-
-    @property
-    def info(self) -> dict[str, Any]:
-        """The info of its token file."""
-        return self.tokens.info
-
-    @property
-    def path(self) -> Path:
-        return self.tokens.path
-
-    @property
-    def words(self) -> int | None:
-        """Words and line ends, what perplexity a word is counted by; None for a corpus that has none."""
-        info = self.info
-        return info["words"] + info["lines"] if "words" in info and "lines" in info else None
-
-    @property
-    def given(self) -> int:
-        """How many tokens at the start of each sequence are given, and never predicted; 0: none."""
-        return self.info.get("given", 0)
-
-    @property
-    def bytes(self) -> int | None:
-        """UTF-8 size of the original text; None for a corpus that is no text."""
-        return self.info.get("bytes")
-
-
-def open_held_out(path: str | Path) -> HeldOut:
-    """The split whose token file is `path`. Errors: see `open_tokens` and `open_truth`."""
+def open_held_out(path: str | Path) -> TokenFile:
+    """The split whose token file is `path`, with its truth. Errors: see `open_tokens` and `open_truth`."""
     tokens = open_tokens(path, compare=True)
-    return HeldOut(tokens, open_truth(tokens))
+    return tokens._replace(truth=open_truth(tokens))
 
 
 def truth_path(tokens: Path) -> Path:

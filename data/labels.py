@@ -6,7 +6,6 @@ makes them. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
 
 import hashlib
 import json
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +17,6 @@ from torch import Tensor
 from common.config import Positive
 from common.errors import UserError, reading
 from common.files import read_json
-from common.log import ProgressBar
 from data.tokens import TokenFile
 from heads import Targets
 
@@ -29,8 +27,7 @@ class LabelSettings:
 
     candidates: int = 50  # k: tokens proposed at a position, the teacher's most probable
     positions: float = 0.5  # m: positions of each window; a share below or at 1, a number above
-    ppl_threshold: float = 0.0  # proposals of a higher perplexity are dropped; 0: none is
-    ppl_form: str = "prefix"  # of the window up to the candidate, or of the "full" window with it put in
+    ppl_threshold: float = 0.0  # of the window up to a candidate; those above are dropped; 0: none is
     seed: int = 1337  # of the choice of positions
 
     def count(self, block_size: int) -> int:
@@ -42,13 +39,6 @@ class LabelSettings:
                 "must lie between 1 and that, at most 65536"
             )
         return m
-
-    def reads(self, block_size: int, vocab_size: int) -> int:
-        """Tokens that the teacher reads to label one window: the window itself, and once more with each
-        candidate put in where the perplexity of the full window decides."""
-        again = self.count(block_size) * min(self.candidates, vocab_size)
-        full = self.ppl_threshold > 0 and self.ppl_form == "full"
-        return block_size * (1 + again * full)
 
 
 class Proposals(NamedTuple):
@@ -70,27 +60,23 @@ def choose_positions(indices: np.ndarray, block_size: int, settings: LabelSettin
     return np.stack([chosen(w) for w in indices.tolist()]).astype(np.uint16)
 
 
-def make_targets(
-    y: Tensor, proposals: Proposals, soft: bool, weight: float = 1.0, keep_true: bool = True
-) -> Targets:
+def make_targets(y: Tensor, proposals: Proposals, soft: bool, keep_true: bool = True) -> Targets:
     """Proposals -> Targets of B * T positions, K = 1 + k labels each.
 
-    Column 0 has the true token with the value 1, the others the candidates; a candidate's value is `weight`,
-    times the teacher's probability if `soft`. keep_true = False is the published labelling: candidates
-    replace the true token, and positions that were not chosen have no positive label at all. ids are int32
-    and values float16 where that is exact (`weight` 1), else float32: K = 51 labels are many bytes.
+    Column 0 has the true token with the value 1, the others the candidates; a candidate's value is the
+    teacher's probability if `soft`, else 1. keep_true = False is the published labelling: candidates replace
+    the true token, and positions that were not chosen have no positive label at all. ids are int32 and values
+    float16, as the store has them: K = 51 labels are many bytes.
     """
     B, T = y.shape
     shape = (B, T, 1 + proposals.ids.shape[2])
     # in numpy: the loader's thread calls this, where torch would start a second team of threads, and slow
     # down the model's for good
     ids, truth = np.full(shape, -1, np.int32), y.numpy()
-    values = np.zeros(shape, np.float16 if weight == 1 else np.float32)
+    values = np.zeros(shape, np.float16)
     ids[:, :, 0], values[:, :, 0] = truth, keep_true
     row, at, proposed = np.arange(B)[:, None], proposals.positions.astype(np.int64), proposals.ids
-    value = (
-        weight * proposals.probs.astype(np.float32) if soft else np.full(proposed.shape, weight, np.float32)
-    )
+    value = proposals.probs if soft else np.ones_like(proposals.probs)
     true = proposed == truth[row, at][:, :, None]  # in column 0 already, for an id is in a row once
     if not keep_true:
         values[row, at, 0] = np.where(true, value, 0).max(2)
@@ -102,45 +88,17 @@ def make_targets(
 # -----------------------------------------------------------------------------
 # The store: one record a window, beside the token file
 
-MAGIC = b"NHLABEL2"  # 2: records with checksums
-
 
 def record_dtype(vocab_size: int, m: int, k: int) -> np.dtype:
     """The record of one window's proposals, k at each of m positions."""
     # 65535 stands for -1 in 16 bits, which is why a vocabulary of 65536 takes 32
     id_ = "<u2" if vocab_size < 65536 else "<u4"
-    return np.dtype(
-        [("positions", "<u2", (m,)), ("ids", id_, (m, k)), ("probs", "<f2", (m, k)), ("crc", "<u4")]
-    )
-
-
-def checksums(records: np.ndarray, first: int) -> np.ndarray:
-    """CRC-32 (n,) of each record and of its window's number, `first` and on: a record in another one's place
-    is damage, too. About 1 GB/s."""
-    raw = records.view(np.uint8).reshape(len(records), -1)[:, :-4]  # without the checksum itself
-    return np.array([zlib.crc32(r, first + i) for i, r in enumerate(raw)], "<u4")
-
-
-def sound(records: np.ndarray, title: str, at_once: int = 256) -> int:
-    """How many records from the first on are what was written."""
-    with ProgressBar(
-        total=records.nbytes, unit="B", unit_scale=True, desc=title, leave=False, delay=2
-    ) as bar:
-        for start in range(0, len(records), at_once):
-            part = np.ascontiguousarray(records[start : start + at_once])
-            bad = np.flatnonzero(checksums(part, start) != part["crc"])
-            if len(bad):
-                return start + int(bad[0])
-            bar.update(part.nbytes)
-    return len(records)
+    return np.dtype([("positions", "<u2", (m,)), ("ids", id_, (m, k)), ("probs", "<f2", (m, k))])
 
 
 class LabelStore:
-    """Proposals read from a file.
-
-    OSError or UserError if it is missing or damaged, or was made by another teacher, corpus or setting. Every
-    record is checked when the file is opened, not in the middle of a training.
-    """
+    """Proposals read from a file. OSError or UserError if it is missing or damaged, or was made by another
+    teacher, corpus or setting."""
 
     def __init__(self, path: Path, identity: dict, vocab_size: int):
         self.path, about = path, path.with_suffix(".json")
@@ -150,13 +108,9 @@ class LabelStore:
                 key = different[0]
                 raise UserError(f"its {key} is {saved.get(key)!r}, not {identity[key]!r}")
         with reading(path), path.open("rb") as file:
-            kind = record_dtype(vocab_size, saved["m"], saved["k"])
-            windows = (identity["tokens"] - 1) // identity["block_size"]
-            size = len(MAGIC) + windows * kind.itemsize
-            whole = path.stat().st_size == size and file.read(len(MAGIC)) == MAGIC
-            self.records = np.memmap(path, kind, "r", len(MAGIC), (windows,)) if whole else np.zeros(0, kind)
-            if sound(self.records, f"checking {path.name}") < windows:
+            if hashlib.file_digest(file, "sha256").hexdigest() != saved.get("file_sha256"):
                 raise UserError("it is not what was written, or no label store")
+            self.records = np.memmap(path, record_dtype(vocab_size, saved["m"], saved["k"]), "r")
 
     def proposals(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Proposals:
         r = self.records[indices]

@@ -7,13 +7,16 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from common.config import Natural, Positive, Share
 from common.errors import UserError, reading
 from common.files import read_json, replacing, write_json
+
+if TYPE_CHECKING:
+    from data.held_out import Truth
 
 MAGIC, VERSION = b"NHTOKENS", 1
 HEADER = struct.Struct("<8sIIQ8x")  # magic, version, bytes per id, number of ids
@@ -36,6 +39,22 @@ class TokenFile(NamedTuple):
     ids: np.memmap  # (tokens,) uint16 or uint32, read-only
     info: dict[str, Any]  # what the JSON says, see INFO
     path: Path
+    truth: "Truth | None" = None  # see data/held_out.py; None where nobody knows it, or nobody asked
+
+    @property
+    def words(self) -> int | None:
+        """Words and line ends, what perplexity a word is counted by; None for a corpus that has none."""
+        return self.info["words"] + self.info["lines"] if {"words", "lines"} <= self.info.keys() else None
+
+    @property
+    def given(self) -> int:
+        """How many tokens at the start of each sequence are given, and never predicted; 0: none."""
+        return self.info.get("given", 0)
+
+    @property
+    def bytes(self) -> int | None:
+        """UTF-8 size of the original text; None for a corpus that is no text."""
+        return self.info.get("bytes")
 
 
 def id_dtype(vocab_size: int) -> np.dtype:

@@ -8,7 +8,8 @@ from typing import Any
 
 from common.errors import UserError
 from data.corpus import folder_of, found_path, measure_of
-from data.held_out import HeldOut, open_held_out
+from data.held_out import open_held_out
+from data.tokens import TokenFile
 from evaluate.measure import NamedRun
 from evaluate.names import REFERENCES, RENAMED, check_apart
 from model import sketch
@@ -67,7 +68,7 @@ def data_folder(runs: Sequence[NamedRun], data: str) -> Path:
     return found_path(first.ckpt.config.data, first.path)
 
 
-def open_split(runs: Sequence[NamedRun], data: str, split: str) -> HeldOut:
+def open_split(runs: Sequence[NamedRun], data: str, split: str) -> TokenFile:
     """The split that the runs are measured on. UserError if another tokenizer made it, or if it has sequences
     of another length."""
     held_out = open_held_out(data_folder(runs, data) / f"{split}.bin")

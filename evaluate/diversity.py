@@ -14,15 +14,12 @@ All of them count n-grams with `_ngram_counts`.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from itertools import chain
-from typing import TypeVar
 
 import numpy as np
-
-T = TypeVar("T", bound=Hashable)
 
 ZIPF_RANKS = 5000  # the most frequent words that the line is fitted to, as in the code of Holtzman et al.
 
@@ -75,19 +72,10 @@ def _encode(texts: Sequence[Sequence[Hashable]]) -> tuple[np.ndarray, np.ndarray
     """Tokens of all texts one after the other, as ids 0..V-1 (M,), and the length of each text (N,)."""
     # tolist, because the elements of a tensor hash by identity: no two of them would be the same token
     texts = [text.tolist() if hasattr(text, "tolist") else text for text in texts]
-    tokens, _ = _number(chain.from_iterable(texts))
-    return tokens, _lengths(texts)
-
-
-def _number(tokens: Iterable[T]) -> tuple[np.ndarray, list[T]]:
-    """Tokens as ids in order of their first appearance (M,), and the different tokens, by id."""
-    ids: defaultdict[T, int] = defaultdict()
+    ids: defaultdict[Hashable, int] = defaultdict()
     ids.default_factory = ids.__len__
-    return np.fromiter(map(ids.__getitem__, tokens), np.int64), list(ids)
-
-
-def _lengths(texts: Iterable[Sized]) -> np.ndarray:
-    return np.fromiter(map(len, texts), np.int64)
+    tokens = np.fromiter(map(ids.__getitem__, chain.from_iterable(texts)), np.int64)
+    return tokens, np.fromiter(map(len, texts), np.int64)
 
 
 def _ngram_counts(
@@ -118,39 +106,6 @@ def _ngram_counts(
 
 
 # ---- self-BLEU ----
-
-
-def _encode_13a(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """`_encode` of the tokens that sacrebleu's 13a tokenizer gives.
-
-    Each different word goes through the tokenizer's patterns only once. The patterns put spaces into words
-    and treat all whitespace around a word alike. So they get all different words in one line. A piece that
-    comes out belongs to the word in which it ends, counted in characters.
-    """
-    from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp
-
-    split = [_words_13a(text) for text in texts]
-    word, different = _number(chain.from_iterable(split))
-    tabbed = "\t".join(["", *different, ""])  # not spaces: it would replace each of them
-    pieces = TokenizerRegexp()(tabbed).split()
-    piece, _ = _number(pieces)
-    ends_in = np.searchsorted(np.cumsum(_lengths(different)), np.cumsum(_lengths(pieces)))
-    parts = np.bincount(ends_in, minlength=len(different))  # (V,) pieces of each different word
-    first = np.cumsum(parts) - parts  # (V,) the first of them
-    k = parts[word]  # (M,) pieces of each word
-    within = np.arange(k.sum()) - np.repeat(np.cumsum(k) - k, k)
-    text = np.repeat(np.arange(len(split)), _lengths(split))
-    lengths = np.bincount(text, k, minlength=len(split)).astype(np.int64)
-    return piece[np.repeat(first[word], k) + within], lengths
-
-
-def _words_13a(text: str) -> list[str]:
-    """Words of `text` after the replacements that the 13a tokenizer begins with. They can join words."""
-    text = text.rstrip().replace("<skipped>", "").replace("-\n", "")
-    if "&" in text:
-        for old, new in (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")):
-            text = text.replace(old, new)
-    return text.split()
 
 
 def _matches(gram: np.ndarray, text: np.ndarray, count: np.ndarray, N: int) -> np.ndarray:
@@ -231,8 +186,8 @@ def self_bleu_sacre(texts: Sequence[str], tokenize: str = SPACED) -> float:
     The texts are raw strings: the tokenizer splits them.
     ValueError for fewer than 2 texts, and for texts that are all empty.
     """
-    split = tokenize != SPACED
-    return _mean_bleu(*(_encode([words_in(t, tokenize) for t in texts]) if split else _encode_13a(texts)))
+    separated = _tokenizer(tokenize)
+    return _mean_bleu(*_encode([separated(text.rstrip()).split() for text in texts]))
 
 
 # ---- repetition and vocabulary ----

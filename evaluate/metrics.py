@@ -22,8 +22,8 @@ EVERY = 8  # the coverage is measured at one position of so many, because it tak
 class Calibration:
     """Sums for the expected calibration error, chunk by chunk: three numbers a bin.
 
-    Bin b of `bins` equal ones holds the confidences in (b/bins, (b+1)/bins], as in Guo et al. 2017.
-    Confidence 0 is in the first.
+    Bin b of `bins` equal ones holds the confidences in (b/bins, (b+1)/bins], as in Guo et al. 2017
+    (arXiv 1706.04599). Confidence 0 is in the first.
     """
 
     def __init__(self, bins: int = 15):
@@ -52,16 +52,6 @@ class Calibration:
         """Sum over bins of (count / all) |accuracy - mean confidence|, 0..1; nan before any `add`."""
         count = self.count.sum()
         return float(np.abs(self.correct - self.confidence).sum() / count) if count else math.nan
-
-
-def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float:
-    """Expected calibration error, 0..1: `Calibration` in one call.
-
-    Source: Guo et al. 2017, arXiv 1706.04599.
-    """
-    calibration = Calibration(bins)
-    calibration.add(confidence, correct)
-    return calibration.ece()
 
 
 def _mean_nll(nll_sum: float, count: int, unit: str) -> float:

@@ -91,11 +91,11 @@ def place(trial: Row) -> tuple:
 
 
 def pace_of(path: Path, first: str) -> dict[str, float]:
-    """The time of each row's step over the first row's, of a JSON of bench/training.py. UserError for a file
-    without that row."""
+    """The time of each row's step over the first row's, of a JSON of bench/training.py; {} if it has no first
+    row."""
     with reading(path):
         seconds = {r["program"]: r["cpu_seconds"] for r in json.loads(path.read_text())["results"]}
-        return {name: value / seconds[first] for name, value in seconds.items()}
+        return {name: value / seconds[first] for name, value in seconds.items() if first in seconds}
 
 
 def costs(rows: Iterable[Row], first: str, pace: dict[str, float]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from common.device import get_device, get_dtype, settle_dtype
 from common.errors import UserError
 from common.log import ProgressBar
 from data.corpus import tokenizer_of
-from data.held_out import HeldOut, Truth
+from data.held_out import Truth
 from data.tokenizers import Tokenizer
 from data.tokens import TokenFile, open_tokens
 from evaluate import metrics
@@ -49,8 +49,8 @@ ENOUGH_WORDS = 20  # a text is not cut to fewer but by --words
 
 class Data(NamedTuple):
     train: TokenFile
-    split: HeldOut
-    validation: HeldOut | None  # where there is one, a temperature is fitted to it
+    split: TokenFile
+    validation: TokenFile | None  # where there is one, a temperature is fitted to it
     tokenizer: Tokenizer
     prompts: Prompts
 

@@ -12,8 +12,8 @@ from common.errors import UserError
 from config.defaults import TrainConfig
 from data.batches import BatchSource, TextSource, Windows
 from data.corpus import corpus_of, kept_path, load_tokenizer, prepared
-from data.held_out import HeldOut, open_held_out, open_truth
-from data.tokens import open_tokens
+from data.held_out import open_held_out, open_truth
+from data.tokens import TokenFile, open_tokens
 from evaluate.metrics import Recovery, Window, document_windows, perplexity, training_windows
 from evaluate.scoring import Score, document_blocks, recover, recovery_numbers, score
 from heads import SampledSoftmax, Weights
@@ -33,8 +33,8 @@ class TextTask:
     def __init__(self, config: TrainConfig, procs: Processes):
         c = self.config = config
         folder = procs.first(lambda: prepared(c.dataset, c.tokenizer, c.source))
-        self.train, self.val = open_tokens(folder / "train.bin"), open_held_out(folder / "validation.bin")
-        self.train_text = HeldOut(self.train, open_truth(self.train))
+        train, self.val = open_tokens(folder / "train.bin"), open_held_out(folder / "validation.bin")
+        self.train = train._replace(truth=open_truth(train))
         tokenizer = load_tokenizer(folder)
         self.tokenizer: Saveable | None = tokenizer
         self.info: dict[str, Any] = {
@@ -47,7 +47,7 @@ class TextTask:
             "train_tokens": len(self.train.ids),
         }
         windows = self.windows = Windows(self.train, c.block_size)
-        Windows(self.val.tokens, c.block_size)  # which has to hold one, too
+        Windows(self.val, c.block_size)  # which has to hold one, too
         given = len(windows) * windows.given  # tokens without a loss
         self.size = len(self.train.ids) - given
 
@@ -96,7 +96,7 @@ class TextTask:
             logged["val_nll_windows"] = criterion
 
         # what the text says of the alternatives: in the log one sees how a head moves them
-        val, train = self.val, self.train_text  # in the latter: what it has learnt by heart
+        val, train = self.val, self.train  # in the latter: what it has learnt by heart
         logged |= self.recovery(evaluator, val, lambda ends: document_windows(ends, trunk.context))
         trained_on = lambda ends: training_windows(ends, c.block_size, trunk.context)
         logged |= self.recovery(evaluator, train, trained_on, "train_")
@@ -130,7 +130,7 @@ class TextTask:
     def recovery(
         self,
         evaluator: Evaluator,
-        split: HeldOut,
+        split: TokenFile,
         windows: Callable[[np.ndarray], list[Window]],
         prefix: str = "",
     ) -> dict[str, Any]:
@@ -140,10 +140,9 @@ class TextTask:
         `windows` of the split, the same at every evaluation. `prefix`: of the names. Interrupted as in
         `validation_score`.
         """
-        (tokens, truth), procs = split, evaluator.procs
+        ids, truth, procs = split.ids, split.truth, evaluator.procs
         if truth is None or not evaluator.model.trunk.forwards:
             return {}
-        ids = tokens.ids
         plan = windows(np.flatnonzero(ids == truth.end))[:TRUTH_WINDOWS]
 
         def work(draws: list[Weights]) -> Recovery:

@@ -22,6 +22,7 @@ import evaluate.text_task
 import train
 from data.corpus import Contents, Split, prepare_splits
 from evaluate import figures, text_numbers
+from evaluate.metrics import Calibration
 
 text_numbers.ENOUGH_WORDS = 0  # the tests' texts are of a few words
 
@@ -205,3 +206,10 @@ def same_tensors(a: dict, b: dict) -> bool:
 @pytest.fixture
 def equal_state():
     return same_tensors
+
+
+def ece(confidence, correct, bins: int = 15) -> float:
+    """`Calibration` in one call."""
+    calibration = Calibration(bins)
+    calibration.add(confidence, correct)
+    return calibration.ece()

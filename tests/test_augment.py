@@ -93,26 +93,25 @@ def test_proposals_are_the_top_k_at_the_chosen_positions(teacher, tokens):
 
 
 @torch.no_grad()
-def brute_force(teacher, x, y, positions, ids, form):
-    """The perplexity of each text with one candidate put in, a forward pass each."""
+def brute_force(teacher, x, y, positions, ids):
+    """The perplexity of each text up to a candidate, a forward pass each."""
     out = np.empty(ids.shape)
     for b, j, c in np.ndindex(*ids.shape):
         i = int(positions[b, j])
         text = torch.cat((x[b], y[b, -1:]))
         text[i + 1] = int(ids[b, j, c])
-        text = text[: i + 2] if form == "prefix" else text
+        text = text[: i + 2]
         out[b, j, c] = F.nll_loss(naive_log_probs(teacher, text[None, :-1])[0], text[1:]).exp()
     return out
 
 
-@pytest.mark.parametrize("form", ["prefix", "full"])
-def test_perplexity_threshold_against_brute_force(teacher, tokens, form):
+def test_perplexity_threshold_against_brute_force(teacher, tokens):
     indices = np.array([2, 5])
     x, y = Windows(tokens, T).get(indices)
     every = propose(teacher, indices, x, y, LabelSettings(candidates=7, positions=6.0))
-    ppl = brute_force(teacher, x, y, every.positions, every.ids, form)
+    ppl = brute_force(teacher, x, y, every.positions, every.ids)
     threshold = float(np.median(ppl)) * 1.0001
-    kept = propose(teacher, indices, x, y, LabelSettings(7, 6.0, threshold, form))
+    kept = propose(teacher, indices, x, y, LabelSettings(7, 6.0, threshold))
     assert (kept.positions == every.positions).all() and (kept.probs == every.probs).all()
     assert 0.3 < (kept.ids < 0).mean() < 0.7
     np.testing.assert_array_equal(kept.ids, np.where(ppl > threshold, -1, every.ids))
@@ -120,7 +119,7 @@ def test_perplexity_threshold_against_brute_force(teacher, tokens, form):
     exact = np.sort(ppl.ravel())
     for at in (5, 40, 70):
         cut = float(exact[at : at + 2].mean())
-        assert (propose(teacher, indices, x, y, LabelSettings(7, 6.0, cut, form)).ids >= 0).sum() == at + 1
+        assert (propose(teacher, indices, x, y, LabelSettings(7, 6.0, cut)).ids >= 0).sum() == at + 1
 
 
 @torch.no_grad()
@@ -137,7 +136,7 @@ def test_a_teacher_with_exact_zeros_proposes_none_of_them(teacher, tokens):
     every = propose(sparse, indices, x, y, LabelSettings(candidates=40, positions=float(T)))
     assert (every.ids >= 0).any() and (every.ids < 0).any()
     assert ((every.probs > 0) == (every.ids >= 0)).all()
-    kept = propose(sparse, indices, x, y, LabelSettings(40, float(T), 1e6, "prefix"))
+    kept = propose(sparse, indices, x, y, LabelSettings(40, float(T), 1e6))
     for b, j in np.ndindex(2, T):
         if zeros[b, : kept.positions[b, j]].any():  # the prefix has probability 0
             assert (kept.ids[b, j] < 0).all()
@@ -183,11 +182,9 @@ def test_hard_labels():
     assert t.token.tolist() == Y.flatten().tolist()
 
 
-def test_soft_labels_and_weight():
+def test_soft_labels():
     t = make_targets(Y, PROPOSED, soft=True)
     assert t.values.tolist() == [[1, 0.5, 0], [1, 0, 0], [1, 0, 0.125], [1, 0.75, 0], [1, 0, 0.25], [1, 0, 0]]
-    assert make_targets(Y, PROPOSED, True, 0.5).values[:, 1:].tolist() == (t.values[:, 1:] / 2).tolist()
-    assert make_targets(Y, PROPOSED, False, 0.5).values[0].tolist() == [1, 0.5, 0]
 
 
 def test_labels_as_published():
@@ -203,7 +200,7 @@ def test_labels_as_published():
 def test_sparse_bce_is_dense_bce(teacher, tokens, soft, keep_true, weight):
     indices = np.arange(4)
     x, y = Windows(tokens, T).get(indices)
-    t = make_targets(y, propose(teacher, indices, x, y, LabelSettings(6, 0.5, 60.0)), soft, 0.7, keep_true)
+    t = make_targets(y, propose(teacher, indices, x, y, LabelSettings(6, 0.5, 60.0)), soft, keep_true)
     dense = torch.zeros(len(t.ids), VOCAB, dtype=torch.float64)
     for n in range(len(dense)):
         for i, v in zip(t.ids[n].tolist(), t.values[n].tolist()):
@@ -225,7 +222,7 @@ def same(a, b) -> bool:
     return torch.equal(a.ids, b.ids) and torch.equal(a.values, b.values)
 
 
-@pytest.mark.parametrize("settings", [SETTINGS, LabelSettings(4, 3.0), LabelSettings(3, 2.0, 80.0, "full")])
+@pytest.mark.parametrize("settings", [SETTINGS, LabelSettings(4, 3.0), LabelSettings(3, 2.0, 80.0)])
 def test_store_equals_online(teacher, tokens, settings):
     store, windows = build_store(tokens, teacher, T, settings), Windows(tokens, T)
     assert len(store.records) == len(windows)
@@ -236,64 +233,24 @@ def test_store_equals_online(teacher, tokens, settings):
         assert same(make_targets(y, stored, soft=True), make_targets(y, online, soft=True))
 
 
-def test_an_interrupted_build_goes_on(teacher, tokens, monkeypatch):
-    path = build_store(tokens, teacher, T, SETTINGS).path
-    whole = path.read_bytes()
-    path.unlink(), path.with_suffix(".json").unlink()
+def test_a_stopped_build_leaves_nothing_and_a_whole_one_is_opened(teacher, tokens, monkeypatch):
     calls = []
 
-    def until(n):
-        def proposing(*args):
-            calls.append(args[1][0])
-            if len(calls) == n:
-                raise KeyboardInterrupt
-            return propose(*args)
+    def proposing(*args):
+        calls.append(args[1][0])
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return propose(*args)
 
-        return proposing
-
-    monkeypatch.setattr(augment, "propose", until(4))
+    monkeypatch.setattr(augment, "propose", proposing)
     with pytest.raises(KeyboardInterrupt):
         build_store(tokens, teacher, T, SETTINGS)
-    assert not path.exists() and not path.with_suffix(".json").exists()
-    with open(path.with_suffix(".part"), "ab") as f:
-        # what a kill leaves: some records of a batch, and a piece of one
-        f.write(b"?" * (augment.record_dtype(VOCAB, 8, 6).itemsize + 3))
-    done = list(calls)
-    calls.clear()
-    monkeypatch.setattr(augment, "propose", until(-1))
+    assert not [*tokens.path.parent.glob("*.labels-*[!k]")]  # but the lock
     build_store(tokens, teacher, T, SETTINGS)
-    assert path.read_bytes() == whole and not path.with_suffix(".part").exists()
-    assert done == [0, 16, 32, 48] and calls[0] == 48  # nothing whole is done twice
+    assert calls[:5] == [0, 16, 32, 48, 0]
     calls.clear()
     build_store(tokens, teacher, T, SETTINGS)
-    assert calls == []  # opened, not built
-
-
-def test_garbage_in_a_part_is_done_again(teacher, tokens, monkeypatch):
-    path = build_store(tokens, teacher, T, SETTINGS).path
-    whole, size = path.read_bytes(), augment.record_dtype(VOCAB, 8, 6).itemsize
-    path.unlink(), path.with_suffix(".json").unlink()
-    begin = len(augment.MAGIC)
-    one, two = begin + size, begin + 2 * size
-    swapped = whole[:begin] + whole[one:two] + whole[begin:one] + whole[two:]
-    flipped = bytearray(whole)
-    flipped[begin + 40 * size + 5] ^= 1
-    for part, first in (
-        (b"?" * (begin + 50 * size), 0),
-        (whole[:begin] + b"?" * 20 * size, 0),
-        (bytes(flipped), 32),
-        (swapped, 0),
-    ):
-        path.with_suffix(".part").write_bytes(part)
-        calls = []
-        monkeypatch.setattr(augment, "propose", lambda *args: calls.append(int(args[1][0])) or propose(*args))
-        build_store(tokens, teacher, T, SETTINGS)
-        assert calls[0] == first and path.read_bytes() == whole
-        path.unlink(), path.with_suffix(".json").unlink()
-    path.write_bytes(whole)  # killed before its JSON
-    monkeypatch.setattr(augment, "propose", None)
-    build_store(tokens, teacher, T, SETTINGS)
-    assert path.read_bytes() == whole
+    assert calls == []
 
 
 def test_damaged_stores_are_refused(teacher, tokens):
@@ -313,7 +270,7 @@ def test_damaged_stores_are_refused(teacher, tokens):
 
 
 OTHERS = dict(corpus="0" * 64, tokens=5, tokenizer="x", block_size=8, teacher="0" * 64, dtype="bfloat16")
-OTHERS |= dict(candidates=7, positions=0.25, ppl_threshold=81.0, ppl_form="full", seed=1)
+OTHERS |= dict(candidates=7, positions=0.25, ppl_threshold=81.0, seed=1)
 
 
 def test_a_store_of_something_else_is_never_opened(teacher, tokens):
@@ -356,11 +313,9 @@ def test_two_processes_build_one_store_once(teacher, tokens, monkeypatch, waits)
     windows, (other, *built) = len(Windows(tokens, T)), calls
     assert np.array_equal(other.result(60).records, store.records)
     assert sum(built) == len(store.records) == windows
-    assert not store_path(tokens, identity(tokens, teacher, T, SETTINGS)).with_suffix(".part").exists()
 
 
-def test_who_waited_goes_on_where_the_first_was_stopped(teacher, tokens, monkeypatch, waits):
-    """It opened the part before the first wrote to it, and must look at its length after that."""
+def test_who_waited_builds_what_the_first_was_stopped_in(teacher, tokens, monkeypatch, waits):
     calls, second = [], ThreadPoolExecutor(1)
 
     def proposing(*args):
@@ -376,7 +331,7 @@ def test_who_waited_goes_on_where_the_first_was_stopped(teacher, tokens, monkeyp
     with pytest.raises(RuntimeError, match="stopped"):
         build_store(tokens, teacher, T, SETTINGS, batch=4)
     store, windows = calls[0].result(60), len(Windows(tokens, T))
-    assert [int(w) for w in calls[2:]] == list(range(4, windows, 4)) and len(store.records) == windows
+    assert [int(w) for w in calls[2:]] == list(range(0, windows, 4)) and len(store.records) == windows
 
 
 @pytest.mark.parametrize("vocab, kind", [(65535, "<u2"), (65536, "<u4")])

@@ -225,7 +225,6 @@ def test_every_row_fits_every_overlay(path):
         ("--min_lr=1", "min_lr"),
         ("--lr_decay_steps=5", "lr_decay_steps"),
         ("--learning_rate=0 --min_lr=0 --readout_lr=1", "readout_lr"),
-        ("--labels=soft --label_weight=2 --head=sigmoid", "label_weight"),
         ("--labels=soft --keep_true=False --head=soft_targets", "keep_true"),
     ],
 )

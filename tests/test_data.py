@@ -331,7 +331,7 @@ def test_official_counts(official: Path, gpt2: GPT2Tokenizer, tmp_path: Path) ->
         "test": (1_281_077, 4_358, 241_211, 285_234),
     }
     for split, expected in counts.items():
-        ids, info, _ = open_tokens(out / f"{split}.bin")
+        ids, info, *_ = open_tokens(out / f"{split}.bin")
         assert (info["bytes"], info["lines"], info["words"], info["tokens"]) == expected
         assert info["complete"] is True
         text = (official / f"wiki.{wikitext.NAMES[split]}.tokens").read_bytes().decode()

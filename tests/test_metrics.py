@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from evaluate import metrics
+from tests.fixtures import ece
 
 # ---- probabilities -------------------------------------------------------------------------------
 
@@ -16,13 +17,13 @@ def test_ece_by_hand():
     # Bins of width 1/2. (0, .5] has .5 and .25: accuracy 1/2, confidence .375.
     # (.5, 1] has .75 and 1: accuracy 1/2, confidence .875.
     by_hand = 0.5 * 0.125 + 0.5 * 0.375
-    assert metrics.ece([0.5, 0.25, 0.75, 1.0], [1, 0, 0, 1], bins=2) == pytest.approx(by_hand)
-    assert metrics.ece([1.0, 1.0, 0.0], [True, True, False]) == 0
-    assert metrics.ece([1.0], [0]) == 1
-    assert metrics.ece([[0.9], [0.9]], [[1], [0]], bins=1) == pytest.approx(0.4)
+    assert ece([0.5, 0.25, 0.75, 1.0], [1, 0, 0, 1], bins=2) == pytest.approx(by_hand)
+    assert ece([1.0, 1.0, 0.0], [True, True, False]) == 0
+    assert ece([1.0], [0]) == 1
+    assert ece([[0.9], [0.9]], [[1], [0]], bins=1) == pytest.approx(0.4)
     # Over and under within one bin cancel, across bins they do not.
-    assert metrics.ece([0.45, 0.55], [0, 1], bins=1) == pytest.approx(0)
-    assert metrics.ece([0.45, 0.55], [0, 1], bins=2) == pytest.approx(0.45)
+    assert ece([0.45, 0.55], [0, 1], bins=1) == pytest.approx(0)
+    assert ece([0.45, 0.55], [0, 1], bins=2) == pytest.approx(0.45)
 
 
 def test_ece_bins_are_open_below_and_closed_above():
@@ -44,8 +45,8 @@ def test_ece_is_the_loop_of_guo_et_al():
         if inside.any():
             expected += inside.mean() * abs(correct[inside].mean() - p[inside].mean())
     assert expected > 0.1
-    assert metrics.ece(p, correct) == pytest.approx(expected, rel=1e-12)
-    assert metrics.ece(torch.tensor(p), torch.tensor(correct)) == metrics.ece(p, correct)
+    assert ece(p, correct) == pytest.approx(expected, rel=1e-12)
+    assert ece(torch.tensor(p), torch.tensor(correct)) == ece(p, correct)
 
 
 def test_calibration_in_chunks_equals_whole():
@@ -55,14 +56,14 @@ def test_calibration_in_chunks_equals_whole():
     for chunk in np.split(np.arange(1000), [0, 1, 300, 301, 777]):  # one of them empty
         calibration.add(p[chunk], correct[chunk])
     assert calibration.count.sum() == 1000
-    assert calibration.ece() == pytest.approx(metrics.ece(p, correct, bins=10), rel=1e-12)
+    assert calibration.ece() == pytest.approx(ece(p, correct, bins=10), rel=1e-12)
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        *(lambda p=p: metrics.ece(p, [1] * len(p)) for p in ([0.5, 1.5], [-0.1], [math.nan])),
-        *(lambda hit=hit: metrics.ece([0.5], hit) for hit in ([2], [math.nan], [1, 1])),
+        *(lambda p=p: ece(p, [1] * len(p)) for p in ([0.5, 1.5], [-0.1], [math.nan])),
+        *(lambda hit=hit: ece([0.5], hit) for hit in ([2], [math.nan], [1, 1])),
         *(lambda nll=nll: metrics.perplexity(nll, 3) for nll in (math.nan, -5.0)),
         lambda: metrics.perplexity(1.0, 0),
         lambda: metrics.bits_per_byte(1.0, 0),

@@ -9,10 +9,10 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from common.device import autocast
-from evaluate import metrics
 from evaluate.scoring import EPSILON, TemperedCalibration, fit_temperature, score, spread, windows
 from heads import Softmax, project
 from model import LanguageModel, build
+from tests.fixtures import ece
 
 V, T = 61, 8
 # a plain head, one with sigmoids, one with exact zeros: what holds for all heads is tests/test_heads.py's
@@ -159,7 +159,7 @@ def test_ece_is_that_of_all_tokens_at_once(name):
     lp = naive(model, ids, 5)
     ids[1::3] = lp.argmax(1)[::3].numpy()  # some hits; changes later contexts, so:
     confidence, best = naive(model, ids, 5).max(1)
-    expected = metrics.ece(confidence.exp().numpy(), best.numpy() == ids[1:])
+    expected = ece(confidence.exp().numpy(), best.numpy() == ids[1:])
     calibrated = TemperedCalibration()
     score(model, ids, 5, batch=4, each=calibrated)
     assert calibrated.numbers()["ece"] == pytest.approx(expected, abs=1e-6)
@@ -186,7 +186,7 @@ def test_the_fitted_temperature_is_the_best_one(name, scale):
     score(model, ids, T, each=calibrated)
     numbers = calibrated.numbers()
     assert numbers["ppl_fitted"] == pytest.approx(math.exp(best), rel=1e-5)
-    expected = metrics.ece(p.max(1).values.numpy(), (p.argmax(1) == t).numpy())
+    expected = ece(p.max(1).values.numpy(), (p.argmax(1) == t).numpy())
     assert numbers["ece_fitted"] == pytest.approx(expected, abs=1e-6)
     assert numbers["fitted_temperature"] == tau
 

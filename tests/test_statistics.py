@@ -284,7 +284,7 @@ def test_each_run_samples_with_a_seed_of_its_own(trained, tmp_path):
 # ---- what a row has spent ----------------------------------------------------------------------------------
 
 RUN = {"block_size": 10, "batch_size": 2, "vocab_size": 30, "train_tokens": 101}
-LABELS = {"candidates": 5, "positions": 0.5, "ppl_threshold": 0.0, "ppl_form": "prefix", "label_store": True}
+LABELS = {"candidates": 5, "positions": 0.5, "ppl_threshold": 0.0, "label_store": True}
 
 
 def spent_by(config: dict) -> dict:
@@ -302,8 +302,6 @@ def test_what_a_run_has_spent():
     taught |= {"teacher_weights": "0", "teacher_spent": before}
     assert spent_by(taught) == {"steps": 7, "train_tokens": 140, "teacher_tokens": 100 + 2030}
     assert spent_by(taught | {"label_store": False})["teacher_tokens"] == 140 + 2030
-    full = taught | {"ppl_threshold": 9.0, "ppl_form": "full"}  # once more with each candidate put in
-    assert spent_by(full)["teacher_tokens"] == 100 * (1 + 5 * 5) + 2030
     assert spent_by(taught | {"teacher_weights": None, "teacher_spent": None})["teacher_tokens"] == 100
 
 

@@ -1,5 +1,7 @@
 """docs/tour.ipynb, run as a user runs it: in a checkout, and from an installed nanoHeads alone."""
 
+import ast
+import importlib
 import re
 from pathlib import Path
 
@@ -24,6 +26,18 @@ def test_is_a_notebook_without_errors_whose_links_lead_somewhere(tour):
     outputs = [output for cell in tour.cells if cell.cell_type == "code" for output in cell.outputs]
     assert not [o for o in outputs if o.output_type == "error"]
     assert (DOCS / "tour.ipynb").stat().st_size < 500_000
+
+
+@pytest.mark.parametrize("program", ["tour", *sorted(path.stem for path in ROOT.glob("bench/*.py"))])
+def test_what_slow_tests_alone_run_finds_what_it_imports(tour, program):
+    cells = [
+        re.sub(r"(?m)^( *)%.*", r"\1pass", cell.source) for cell in tour.cells if cell.cell_type == "code"
+    ]
+    source = "\n".join(cells) if program == "tour" else (ROOT / f"bench/{program}.py").read_text()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and [*ROOT.glob(node.module.split(".")[0] + "*")]:
+            module = importlib.import_module(node.module)
+            assert not [name.name for name in node.names if not hasattr(module, name.name)], node.module
 
 
 @pytest.mark.slow

@@ -557,7 +557,7 @@ def test_a_runs_folder_is_its_configuration(run, stopped, token_folder, tmp_path
         assert train.main([str(moved), f"--out_dir={tmp_path / 'anew'}"]) == 0
     assert equal_state(weights(moved), weights(tmp_path / "anew"))
     again, anew = (Run(tmp_path / name, "last") for name in ("moved", "anew"))
-    assert not difference(again.config, anew.config, but={"out_dir"})
+    assert not difference(vars(again.config), vars(anew.config), but={"out_dir"})
     assert again.config.resume is False and again.config.name == "tiny" and again.config.row == ""
     assert again.progress.step == 3
     with pytest.raises(OSError, match="config.json"):

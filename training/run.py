@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -107,25 +107,20 @@ class Progress:
         return {"step": self.step, "tokens": self.tokens, **named, "weights_sha256": self.weights_sha256}
 
 
-def difference(a: Any, b: Any, but: Collection[str] = ()) -> str:
+def difference(a: Mapping[str, Any], b: Mapping[str, Any], but: Collection[str] = ()) -> str:
     """The first key in which the records `a` and `b` differ, with both values: "seed (1, not 2)"; "" if they
     are the same.
 
-    Each is a dataclass or a dict: a configuration, a row's settings, its identity. A key that only one of
-    them has tells nothing: an earlier version did not record it. Fill in the defaults first where that is a
-    value (common.config.completed).
+    Each is a configuration, a row's settings, its identity. A key that only one of them has tells nothing: an
+    earlier version did not record it. Fill in the defaults first where that is a value
+    (common.config.completed).
 
     but  keys that may differ, such as RESUMABLE
     """
-    left, right = (_record(record) for record in (a, b))
-    for key in right:
-        if key in left and key not in but and left[key] != right[key]:
-            return f"{key} ({left[key]!r}, not {right[key]!r})"
+    for key in b:
+        if key in a and key not in but and a[key] != b[key]:
+            return f"{key} ({a[key]!r}, not {b[key]!r})"
     return ""
-
-
-def _record(record: Any) -> Mapping[str, Any]:
-    return vars(record) if is_dataclass(record) else record
 
 
 # -----------------------------------------------------------------------------

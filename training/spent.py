@@ -5,7 +5,6 @@ A run that starts from another one, or learns from its labels, has also spent wh
 
 from typing import Any
 
-from data.labels import LabelSettings
 from training.checkpoint import is_run
 from training.run import Run
 
@@ -24,8 +23,7 @@ def spent(run: Run) -> Counts:
         windows = None if c.train_tokens is None else (c.train_tokens - 1) // c.block_size
     labels: int | None = 0
     if c.labels != "true":
-        settings = LabelSettings(c.candidates, c.positions, c.ppl_threshold, c.ppl_form)
-        labels = None if windows is None else windows * settings.reads(c.block_size, c.vocab_size)
+        labels = None if windows is None else windows * c.block_size
     teachers = (teacher.get("train_tokens"), teacher.get("teacher_tokens"))
     parts = {
         "steps": (p.step, before.get("steps")),

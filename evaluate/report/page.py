@@ -11,6 +11,9 @@ from evaluate.report.runs import ReportedRuns, Token
 from evaluate.report.tables import ReportedTable
 
 HERE = Path(__file__).parent
+# Everything in a page is escaped but for our own style and script
+PAGES = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
+PAGES.trim_blocks = PAGES.lstrip_blocks = True
 
 
 def inline(name: str) -> Markup:
@@ -43,19 +46,12 @@ def render(
     settings: pd.DataFrame | None = None,
     command: str = "python report.py",
 ) -> str:
-    """The page. Everything in it is escaped but for our own style and script.
+    """The page.
 
     settings  those in which the runs differ
     command   what the page says that it was made by
     """
-    env = Environment(
-        loader=FileSystemLoader(HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    env.globals |= {"shades": shades, "token_title": token_title, "probability": probability}
-    env.globals |= {"style": inline("style.css"), "script": inline("script.js")}
-    env.globals |= {"date": date.today().isoformat(), "command": command}
-    return env.get_template("page.html").render(tables=tables, runs=runs, settings=settings) + "\n"
+    shown = {"tables": tables, "runs": runs, "settings": settings, "command": command}
+    shown |= {"shades": shades, "token_title": token_title, "probability": probability}
+    shown |= {"style": inline("style.css"), "script": inline("script.js"), "date": date.today().isoformat()}
+    return PAGES.get_template("page.html").render(shown) + "\n"

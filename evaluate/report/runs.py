@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from common.device import autocast, float64_device, get_dtype
-from data.held_out import HeldOut, Truth
+from data.held_out import Truth
 from data.tokenizers import Tokenizer, added
+from data.tokens import TokenFile
 from evaluate.measure import NamedRun
 from evaluate.metrics import Window, document_windows
 from evaluate.sampling import Prompts, entropies, generate, weight_draws
@@ -75,7 +76,7 @@ class ReportedRuns(NamedTuple):
 
 def examine(
     named: list[NamedRun],
-    split: HeldOut,
+    split: TokenFile,
     tokenizer: Tokenizer,
     prompts: Prompts,
     places: list[Window],
@@ -135,7 +136,7 @@ def continuations(
 # Beside the truth
 
 
-def spread_places(split: HeldOut, reads: int, count: int) -> list[Window]:
+def spread_places(split: TokenFile, reads: int, count: int) -> list[Window]:
     """`count` places with a single target each, evenly spread over the documents of a split whose truth is
     known, and over the places in them; `reads`: tokens that every model reads. None without a truth."""
     if split.truth is None or count < 1:
@@ -150,7 +151,7 @@ def spread_places(split: HeldOut, reads: int, count: int) -> list[Window]:
 
 
 def beside_truth(
-    split: HeldOut, truth: Truth, places: list[Window], beliefs: list[np.ndarray], tokenizer: Tokenizer
+    split: TokenFile, truth: Truth, places: list[Window], beliefs: list[np.ndarray], tokenizer: Tokenizer
 ) -> list[Context]:
     """For each place the truth's most probable words, the observed one and, of the forbidden ones, that in
     which the runs believe most; then all alternatives to the observed one and all that cannot be. Each has

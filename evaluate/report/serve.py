@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.device import autocast, float64_device
 from common.errors import UserError
 from data.held_out import Truth
 from data.tokenizers import Tokenizer, added, ids_of
 from evaluate.decoding import Decoding, truncate
-from evaluate.report.page import HERE, inline
+from evaluate.report.page import PAGES, inline
 from evaluate.sampling import generate
 from heads import Weights
 from model import LanguageModel
@@ -118,9 +117,8 @@ class Playground:
             return self.next(text, decoding)
 
     def page(self) -> str:
-        env = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
-        env.globals |= {"style": inline("style.css"), "script": inline("serve.js")}
-        return env.get_template("serve.html").render(players=self.players, start=self.start)
+        shown = {"style": inline("style.css"), "script": inline("serve.js")}
+        return PAGES.get_template("serve.html").render(shown, players=self.players, start=self.start)
 
 
 def make_server(playground: Playground, port: int) -> ThreadingHTTPServer:

@@ -32,7 +32,7 @@ from common.device import get_device, get_dtype, settle_dtype
 from common.errors import UserError
 from common.log import ProgressBar
 from data.corpus import corpus_of
-from data.held_out import HeldOut
+from data.tokens import TokenFile
 from evaluate.checks import check_comparable, check_planned, open_split
 from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.metrics import perplexity
@@ -77,7 +77,7 @@ class OrdersConfig:
     # fmt: on
 
 
-def perplexities(asker: Asker, data: HeldOut, title: str, apart: bool) -> dict[str, float]:
+def perplexities(asker: Asker, data: TokenFile, title: str, apart: bool) -> dict[str, float]:
     """Perplexities in all orders or, for sequences that begin with what is given, nats a sequence. `apart`:
     windows are sequences that have nothing to do with each other."""
     kind, given, length = "nll" if data.given else "ppl", data.given, asker.model.trunk.config.block_size

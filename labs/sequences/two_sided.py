@@ -5,7 +5,7 @@ from typing import Protocol
 import numpy as np
 
 from data.corpus import corpus_of
-from data.held_out import HeldOut
+from data.tokens import TokenFile
 
 
 class TwoSided(Protocol):
@@ -29,6 +29,6 @@ def is_known(dataset: str, source: str, length: int) -> bool:
     return corpus_of(dataset).truth(source, length) is not None
 
 
-def two_sided(data: HeldOut, dataset: str, length: int) -> TwoSided | None:
+def two_sided(data: TokenFile, dataset: str, length: int) -> TwoSided | None:
     """The truth of windows of a split; None where nobody knows it."""
     return corpus_of(dataset).truth(str(data.info.get("source", "")), length)

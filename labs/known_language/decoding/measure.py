@@ -28,7 +28,8 @@ from common.config import Dtype, Field, Positive, Seed
 from common.device import get_device, get_dtype, settle_dtype
 from common.errors import UserError
 from common.log import ProgressBar
-from data.held_out import HeldOut, Truth
+from data.held_out import Truth
+from data.tokens import TokenFile
 from evaluate.checks import check_comparable, check_planned, open_split
 from evaluate.decoding import Decoding, truncate
 from evaluate.measure import Measure, NamedRun, Session, open_runs
@@ -149,7 +150,7 @@ class DecodingSession(Session):
         model, ckpt = load_model(subject.path, device=self.device, dtype=get_dtype(self.dtype))
         draws = weight_draws(model, ckpt.record, self.c.samples, self.c.seed, self.dtype)
 
-        def blocks(data: HeldOut, plan: list[Window]) -> Blocks:
+        def blocks(data: TokenFile, plan: list[Window]) -> Blocks:
             bar = partial(ProgressBar, desc=f"{subject.name}: {data.path.stem}", leave=False)
             return document_blocks(model, data.ids, plan, draws, self.device, self.dtype, progress=bar)
 

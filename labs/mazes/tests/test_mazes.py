@@ -211,7 +211,7 @@ def test_windows_are_mazes_with_their_answers(folder):
     seen = []
     for split, many in zip(SPLITS, (30, 4, 3)):
         held = open_held_out(folder / f"{split}.bin")
-        windows = Windows(held.tokens, 70)
+        windows = Windows(held, 70)
         x, _ = windows.get(np.arange(len(windows)))
         assert x.shape == (many, 70) and held.given == windows.given == 35 and SMALL.valid(x.numpy()).all()
         seen.append(x.numpy())

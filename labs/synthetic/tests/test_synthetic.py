@@ -327,7 +327,7 @@ def test_windows_are_sequences(root, name):
     for split, count in zip(SPLITS, (30, 4, 3)):
         held = open_held_out(folder / f"{split}.bin")
         assert held.words == len(held.ids) and held.truth is None
-        windows = Windows(held.tokens, 100)
+        windows = Windows(held, 100)
         x, y = windows.get(np.arange(len(windows)))
         assert x.shape == (count, 100) and task.valid(x.numpy()).all()
         assert np.array_equal(y[:, :-1], x[:, 1:])
