@@ -114,9 +114,8 @@ def propose(
         # Position i has i tokens of its window predicted before it (the first one has no context).
         with teacher.autocast():
             log_p = teacher.model.head.log_p_of(hidden.flatten(0, 1), teacher.draws, y.flatten())
-        before = F.pad(
-            -log_p.view(y.shape).cumsum(1)[:, :-1], (1, 0)
-        )  # (B, T): sum over the targets before position i
+        nll = -log_p.view(y.shape)
+        before = F.pad(nll.cumsum(1)[:, :-1], (1, 0))  # (B, T): sum over the targets before position i
         ppl = ((before.gather(1, at)[:, :, None] - lp) / (at[:, :, None] + 1)).exp()
         ids = ids.masked_fill(ppl > settings.ppl_threshold, -1)
     ids = ids.masked_fill(lp.isneginf(), -1)  # of a teacher with exact zeros: no proposals

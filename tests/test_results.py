@@ -64,6 +64,8 @@ def test_results_are_four_megabytes_at_most():
     sizes = {name: (RESULTS / name).stat().st_size for name in tracked if (RESULTS / name).is_file()}
     assert sizes and sum(sizes.values()) <= 4_000_000
     assert not {Path(name).suffix for name in sizes} - {".md", ".jsonl", ".png"}
+    rows = [(RESULTS / name).read_text(encoding="utf-8") for name in sizes if name.endswith(".jsonl")]
+    assert not [text for text in rows if '"checkpoint":"/' in text]  # a place of one machine
 
 
 HEADS = ["config/tables/heads.py", '--rows=["baseline","gs_softmax_f1","bayes_gpt"]']
