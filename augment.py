@@ -9,7 +9,7 @@ stay. The true token stays, unless `keep_true` is False. Source: Shamula et al. 
 
 import hashlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common.config import cli, read
-from common.device import autocast, get_device, get_dtype, settle_dtype
+from common.device import autocast, choose_dtype, get_device, get_dtype
 from common.errors import UserError
 from common.files import lock_of, locked, replacing, write_json
-from common.log import ProgressBar
+from common.log import progress_bar
 from config.defaults import TrainConfig
 from data.batches import Windows
 from data.corpus import prepared
@@ -87,13 +87,6 @@ class Teacher:
             digest.update(p.cpu().numpy().data)
         return digest.hexdigest()
 
-    def autocast(self) -> AbstractContextManager:
-        return autocast(self.device, self.dtype)
-
-    def hidden(self, tokens: Tensor) -> Tensor:
-        with self.autocast():
-            return self.model.trunk(tokens)
-
 
 @torch.no_grad()
 def propose(
@@ -103,16 +96,16 @@ def propose(
     positions = choose_positions(indices, x.shape[1], settings)
     x, y = x.to(teacher.device), y.to(teacher.device)
     at = torch.from_numpy(positions.astype(np.int64)).to(teacher.device)
-    hidden = teacher.hidden(x)  # (B, T, C)
-    chosen = hidden.gather(1, at[:, :, None].expand(-1, -1, hidden.shape[2])).flatten(0, 1)
     k = min(settings.candidates, teacher.model.trunk.config.vocab_size)
-    with teacher.autocast():
+    with autocast(teacher.device, teacher.dtype):
+        hidden = teacher.model.trunk(x)  # (B, T, C)
+        chosen = hidden.gather(1, at[:, :, None].expand(-1, -1, hidden.shape[2])).flatten(0, 1)
         top = [lp.topk(k) for _, lp in teacher.model.head.log_prob_blocks(chosen, teacher.draws)]
     lp, ids = (torch.cat(t).view(*positions.shape, k) for t in zip(*top))
     if settings.ppl_threshold:
         # A candidate leaves its left context as it is: the prefix's NLL is known, the candidate adds -log p.
         # Position i has i tokens of its window predicted before it (the first one has no context).
-        with teacher.autocast():
+        with autocast(teacher.device, teacher.dtype):
             log_p = teacher.model.head.log_p_of(hidden.flatten(0, 1), teacher.draws, y.flatten())
         nll = -log_p.view(y.shape)
         before = F.pad(nll.cumsum(1)[:, :-1], (1, 0))  # (B, T): sum over the targets before position i
@@ -179,7 +172,7 @@ def _build(
     """Writes the records of all windows to `path`. The SHA-256 of the file."""
     T, sha256 = windows.block_size, hashlib.sha256()
     print(f"building {path}, {len(windows) * record.itemsize / 1e6:,.1f} MB")
-    bar = ProgressBar(total=len(windows) * T, unit="tok", unit_scale=True, desc=f"labels by {teacher.name}")
+    bar = progress_bar(total=len(windows) * T, unit="tok", unit_scale=True, desc=f"labels by {teacher.name}")
     with replacing(path) as file, bar:
         for start in range(0, len(windows), batch):
             indices = np.arange(start, min(start + batch, len(windows)))
@@ -251,7 +244,7 @@ def main(argv: list[str]) -> int:
     if config.labels == "true":
         raise UserError("labels = 'true': this configuration has no proposals to store")
     device = get_device(config.device)
-    config = replace(config, label_store=True, dtype=settle_dtype(config.dtype, device).name)
+    config = replace(config, label_store=True, dtype=choose_dtype(config.dtype, device).name)
     tokens = open_tokens(prepared(config.dataset, config.tokenizer, config.source) / "train.bin")
     store = Labels(config, tokens, device).source
     assert isinstance(store, LabelStore)

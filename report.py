@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from common.config import Dtype, Field, Natural, Positive, Seed, cli, read
-from common.device import get_device, get_dtype, settle_dtype
+from common.device import choose_dtype, get_device, get_dtype
 from common.files import beside, check_writable, replacing
 from common.places import called
 from data.corpus import tokenizer_of
@@ -77,7 +77,7 @@ def examine_runs(c: ReportConfig, runs: list[NamedRun], tables: list[Path]) -> R
     prompts = held_out_prompts(split.ids, c.prompts, prompt, new)
 
     device = get_device(c.device)
-    how = Drawing(device, settle_dtype(c.dtype, device).name, c.samples, c.seed)
+    how = Drawing(device, choose_dtype(c.dtype, device).name, c.samples, c.seed)
     places = spread_places(split, reads, c.contexts)
     return examine(runs, split, tokenizer_of(runs[0].ckpt), prompts, places, how)
 
@@ -86,7 +86,7 @@ def open_playground(c: ReportConfig, runs: list[NamedRun]) -> Playground:
     """The runs, and the start of the held-out text. UserError for runs of two vocabularies."""
     check_comparable(runs)
     device = get_device(c.device)
-    dtype, players = settle_dtype(c.dtype, device).name, []
+    dtype, players = choose_dtype(c.dtype, device).name, []
     for run in runs:
         check_text(run.path, run.ckpt.config.dataset)
         model, ckpt = load_model(run.path, device=device, dtype=get_dtype(dtype))

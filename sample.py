@@ -12,15 +12,14 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
 from typing import Literal
 
 import torch
 
 from common.config import Dtype, Positive, Seed, Text, cli, read
-from common.device import autocast, float64_device, get_device, get_dtype, settle_dtype
+from common.device import autocast, choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError
-from common.files import for_screen, read_text
+from common.files import for_screen
 from data.corpus import sampler_of, tokenizer_of
 from data.tokenizers import Tokenizer, ids_of
 from evaluate.decoding import Decoding, decoding_flags
@@ -36,10 +35,8 @@ class SampleConfig(Decoding):
     checkpoint: str                 # the out folder of a training run, or one checkpoint in it
     # what is written
     prompt: Text = "\n"             # text to continue
-    prompts: str = ""               # a file with one prompt a line, instead of --prompt
-    num_samples: Positive = 1       # texts for each prompt
-    length: Positive = 200          # new tokens of each text
-    stop: Text = ""                 # a text ends before this, if it comes; and at an end-of-text token
+    num_samples: Positive = 1       # texts
+    length: Positive = 200          # new tokens of each text, which ends before an end-of-text token
     seed: Seed = 1337               # of the text; with the run's own, of Bayesian weights
     samples: Positive = 8           # weight draws of a Bayesian projection, kept for the whole run
     uncertainty: bool = False       # total, aleatoric and epistemic, of each token, in nats
@@ -47,50 +44,29 @@ class SampleConfig(Decoding):
     which: Literal["best", "last"] = "best"  # checkpoint of the run
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: Dtype = "auto"           # of matrix products: float32, bfloat16, float16, or auto
-    no_cache: bool = False          # read the whole context for every token (slow; for comparison)
     # fmt: on
-
-
-def until_end(tokenizer: Tokenizer, prompt: list[int], new: list[int], stop: str) -> tuple[str, bool]:
-    """The prompt and its continuation, up to an end-of-text token or `stop`; whether it ends with one."""
-    before_end = [*takewhile(lambda i: i != tokenizer.end_id, new)]
-    text = tokenizer.decode(prompt + before_end)
-    at = text.find(stop, len(tokenizer.decode(prompt))) if stop else -1
-    return (text, len(before_end) < len(new)) if at < 0 else (text[:at], True)
 
 
 class Stream:
     """Prints a text as it comes: only what further ids can no longer change. A character may take several
-    tokens, and so may `held`, the text that is not to be printed."""
+    tokens."""
 
-    def __init__(self, held: str):
-        self.held, self.shown = len(held), 0
+    def __init__(self) -> None:
+        self.shown = 0
 
     def show(self, text: str, last: bool) -> None:
         if last or not text.endswith("\ufffd"):
-            end = len(text) if last else max(self.shown, len(text) - self.held)
-            sys.stdout.write(for_screen(text[self.shown : end]))
+            sys.stdout.write(for_screen(text[self.shown :]))
             sys.stdout.flush()
-            self.shown = end
-
-
-def read_prompts(prompt: str, file: str) -> list[str]:
-    """The prompts asked for: of a file its lines."""
-    if not file:
-        return [prompt]
-    prompts = [line for line in read_text(Path(file)).split("\n") if line]
-    if not prompts:
-        raise UserError(f"--prompts {file} holds no prompt")
-    return prompts
+            self.shown = len(text)
 
 
 def main(argv: list[str]) -> int:
     c = read(SampleConfig, argv, __doc__)
-    prompts = read_prompts(c.prompt, c.prompts)
 
     # Read the checkpoint
     device = get_device(c.device)
-    dtype = settle_dtype(c.dtype, device)
+    dtype = choose_dtype(c.dtype, device)
     model, ckpt = load_model(c.checkpoint, c.which, device, get_dtype(dtype.name))
     sampler = sampler_of(ckpt.config.dataset)
     if sampler or not model.trunk.forwards:
@@ -101,18 +77,16 @@ def main(argv: list[str]) -> int:
     how = f"{decoding_flags(c)}, seed {c.seed}; {dtype.name}: {dtype.reason}"
     print(f"{ckpt.path}: step {step}, head {head}; {how}", file=sys.stderr)
 
-    # Sample after each prompt
+    # Sample
     draws = weight_draws(model, ckpt.record, c.samples, c.seed, dtype.name)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
-    began, n = time.perf_counter(), 0
-    for i, text in enumerate(prompts):
-        title = f"prompt {i + 1}" if len(prompts) > 1 else ""
-        start = torch.tensor([ids_of(text, tokenizer)] * c.num_samples, device=device)
-        tokens = generate(model, start, c.length, draws, c, generator, not c.no_cache, dtype.name)
-        try:
-            n += write_samples(c, model, tokenizer, start, draws, tokens, dtype.name, title)
-        except Degenerate as e:
-            raise Degenerate(e.reason, ckpt.path) from None
+    start = torch.tensor([ids_of(c.prompt, tokenizer)] * c.num_samples, device=device)
+    tokens = generate(model, start, c.length, draws, c, generator, dtype=dtype.name)
+    began = time.perf_counter()
+    try:
+        n = write_samples(c, model, tokenizer, start, draws, tokens, dtype.name)
+    except Degenerate as e:
+        raise Degenerate(e.reason, ckpt.path) from None
     print(f"{n} tokens, {n / (time.perf_counter() - began):,.0f} tokens/s", file=sys.stderr)
     return 0
 
@@ -125,35 +99,32 @@ def write_samples(
     draws: list[Weights],
     tokens: Iterable[tuple[torch.Tensor, torch.Tensor]],
     dtype: str,
-    title: str,
 ) -> int:
-    """All samples of one prompt (num_samples, P): streamed if there is one, in turn if there are several.
+    """All samples of the prompt (num_samples, P): streamed if there is one, in turn if there are several.
 
     `tokens` are those of `generate`. How many of them were drawn.
     """
     ids = prompt[0].tolist()
-    stream = Stream(c.stop) if c.num_samples == 1 else None
-    if title and stream:
-        print(f"--- {title}")
+    stream = Stream() if c.num_samples == 1 else None
     texts: list[list[int]] = [[] for _ in range(c.num_samples)]
+
+    def text_of(new: list[int]) -> str:
+        return tokenizer.decode(ids + [*takewhile(lambda i: i != tokenizer.end_id, new)])
+
     unsure = []
-    for n, (token, hidden) in enumerate(tokens):
+    for n, (token, hidden) in enumerate(tokens, 1):
         for new, i in zip(texts, token.tolist()):
             new.append(i)
         if c.uncertainty:
             with autocast(prompt.device, dtype):
                 unsure.append(torch.stack(entropies(model, hidden, draws), 1))  # (B, 3)
-        text, ended = until_end(tokenizer, ids, texts[0], c.stop)
+        ended = all(tokenizer.end_id in new for new in texts)
         if stream:
-            stream.show(text, last=ended or n == c.length - 1)
-        if ended and all(until_end(tokenizer, ids, new, c.stop)[1] for new in texts):
+            stream.show(text_of(texts[0]), last=ended or n == c.length)
+        if ended:
             break
     for b, new in enumerate(texts):
-        if stream:
-            print()
-        else:
-            text, _ = until_end(tokenizer, ids, new, c.stop)
-            print(f"--- {title + ', ' if title else ''}sample {b + 1}\n{for_screen(text)}")
+        print("" if stream else f"--- sample {b + 1}\n{for_screen(text_of(new))}")
         if c.uncertainty:
             print(f"{'token':>20}  total  aleatoric  epistemic   (nats)")
             for i, (total, aleatoric, epistemic) in zip(new, (u[b].tolist() for u in unsure)):

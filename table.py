@@ -51,7 +51,7 @@ from evaluate.measure import (
 )
 from evaluate.names import check_apart
 from evaluate.search import Search, trials_in
-from evaluate.settings import TableConfig, TextConfig, measure_of, read_settings
+from evaluate.settings import TableConfig, TextConfig, read_settings
 from evaluate.store import Row, Store
 from evaluate.workers import TrainingsStopped, train_all
 from training import checkpoint
@@ -61,18 +61,16 @@ from training import checkpoint
 
 
 def jobs_of(c: TableConfig, store: Store) -> list[Job]:
-    """Each row with each seed; of a tuned table those that have a best point. UserError for a row that cannot
-    be, or is there twice."""
+    """Each row with each seed. UserError for a row that cannot be, or is there twice."""
     trials = Search(c, Store(Path(c.tuning)) if c.tuning else store)
     points = trials.best_points() if c.tuned else {name: [] for name in trials.names}
     jobs = []
     for seed in c.seeds:
         first = None
         for name, row in zip(trials.names, c.rows):
-            job = Job.make(row, seed, c, first, points.get(name, []))
+            job = Job.make(row, seed, c, first, points[name])
             first = first or job
-            if name in points:
-                jobs.append(job)
+            jobs.append(job)
     check_apart(job.out.name for job in jobs)
     return jobs
 
@@ -113,11 +111,10 @@ def table(c: TableConfig, store: Store) -> int:
         return 0
 
     # Training; a source that was trained anew may decide that a row does not count any more
-    if not c.partial:
-        prepare_data(to_train(jobs, kept))
-        while todo := to_train(jobs, kept):
-            sources, others = sources_first(todo)
-            train_all(sources or others, c.jobs)
+    prepare_data(to_train(jobs, kept))
+    while todo := to_train(jobs, kept):
+        sources, others = sources_first(todo)
+        train_all(sources or others, c.jobs)
     results = {job.out.name: result for job in jobs if (result := job.result())}
     without = [job.out.name for job in jobs if job.out.name not in results and has_row(job, kept)]
     if without:
@@ -132,10 +129,10 @@ def table(c: TableConfig, store: Store) -> int:
     ]
     new: list[Row] = []
     if trained:
-        at = [f"{job.out.name}={checkpoint.find_checkpoint(job.out, measure.which)}" for job in trained]
+        at = [f"{job.out.name}={checkpoint.find_checkpoint(job.out, 'last')}" for job in trained]
         # as checked for all rows: one that is not finished may read less than the others
         agreed = {"block_size": settings["block_size"]} if isinstance(config, TextConfig) else {}
-        session = measure.open(replace(config, checkpoints=at, **agreed))
+        session = measure.session(replace(config, checkpoints=at, **agreed))
         new = measure_runs(measure, session, store, {job.out.name: job.fields for job in jobs})
         settings = session.settings
     elif not without:
@@ -151,8 +148,8 @@ def table(c: TableConfig, store: Store) -> int:
     shown += [row for row in rows.values() if row.get("reference")]
     store.put(shown)  # first in the file, in the order of the table
     code = exit_code([*new, *diverged])
-    with figures.written_as(c.figures):
-        show_table(c, store, measure, shown, pace)
+    figures.form = c.figures
+    show_table(c, store, measure, shown, pace)
     return code
 
 
@@ -187,10 +184,7 @@ def searched(c: TableConfig, store: Store) -> int:
         show_commands(trials.to_do())
         return 0
     try:
-        if c.partial:
-            trials.to_do()  # puts those into the store that are over
-        else:
-            trials.run()
+        trials.run()
     finally:
         if trials.kept:
             view = search.view(trials_in(store))
@@ -200,9 +194,10 @@ def searched(c: TableConfig, store: Store) -> int:
 
 
 def main(argv: list[str]) -> int:
-    measure, rest = measure_of(argv)
-    if measure:
-        return evaluate(measure, read_settings(measure.config, rest, __doc__))
+    named = [a for a in argv if a.startswith("--measure=")]
+    if named and not any(a.startswith("--rows") or (a.endswith(".py") and a[0] != "-") for a in argv):
+        measure = find_measure(named[-1].partition("=")[2])  # of runs, with flags of its own
+        return evaluate(measure, read_settings(measure.config, [a for a in argv if a not in named], __doc__))
     c = read(TableConfig, argv, __doc__)
     if not c.rows:
         raise UserError("rows: give the file that has them, such as config/tables/heads.py")

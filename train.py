@@ -33,7 +33,6 @@ from common.config import cli, read
 from common.device import autocast, flops_per_token, peak_flops
 from common.errors import UserError
 from common.log import Log, start_wandb
-from common.places import registered
 from config.defaults import TrainConfig
 from data.batches import Loader, windows_at_a_time
 from data.tokenizers import tokenizer_name
@@ -74,8 +73,7 @@ class Training:
 
 def main(argv: list[str]) -> int:
     """Trains, and leaves a run in out_dir; the exit code."""
-    about = f"{__doc__}\n    # heads: {', '.join(registered('heads', 'HEADS', 'heads'))}"
-    config = settled(read(TrainConfig, argv, about))
+    config = settled(read(TrainConfig, argv, __doc__))
     end_with_table()
     procs, out = Processes(config.device), Path(config.out_dir)
     with checkpoint.in_use(out) if procs.main else contextlib.nullcontext():

@@ -1,11 +1,9 @@
 """Which device, in which precision: what "auto" means here, and why.
 
-Importing this module does nothing; `choose_dtype` is a pure function of the device's capabilities.
+Importing this module does nothing; `choose_dtype` is a function of the device's `capabilities`.
 """
 
 import os
-import sys
-from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, get_args
 
@@ -17,14 +15,11 @@ from common.errors import UserError
 
 DTYPES = get_args(Dtype)[1:]  # without "auto"
 
-# oneDNN computes torch's 16-bit matrix products on a CPU: natively with one of these features, else emulated
-NATIVE = {
-    "bfloat16": ("amx_bf16", "avx512_bf16", "sve_bf16", "bf16"),
-    "float16": ("amx_fp16", "avx512_fp16", "fp16_arith"),
-}
+# oneDNN computes torch's bfloat16 products on a CPU: natively with one of these features, else emulated
+BFLOAT16 = ("amx_bf16", "avx512_bf16", "sve_bf16", "bf16")
 
 # This variable keeps oneDNN from all above a level, such as AVX2, which torch.cpu.get_capabilities() does not
-# see. A level whose name has none of these words counts as below the features of NATIVE.
+# see. A level whose name has none of these words counts as below those features.
 # Source: oneDNN's developer guide, "CPU Dispatcher Control".
 ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
 ISA_WORDS = ("BF16", "FP16", "AMX", "ALL", "DEFAULT")
@@ -78,7 +73,7 @@ def capabilities(device: torch.device | str = "cpu") -> dict[str, Any]:
     """What decides the precision.
 
     A CUDA GPU has a "compute_capability", such as (8, 0). A CPU has {feature: whether it is there} as torch
-    finds them (a missing name means no); False for those of NATIVE that torch's matrix products do not use:
+    finds them (a missing name means no); False for those of BFLOAT16 that torch's matrix products do not use:
     torch was built without oneDNN (as on macOS), or ISA_VARIABLE keeps oneDNN from them.
     """
     device = torch.device(device)
@@ -90,32 +85,26 @@ def capabilities(device: torch.device | str = "cpu") -> dict[str, Any]:
     level = os.environ.get(ISA_VARIABLE, "").upper()
     kept_from = bool(level) and not any(word in level for word in ISA_WORDS)
     uses_none = kept_from or not torch.backends.mkldnn.is_available()
-    unused = {*NATIVE["bfloat16"], *NATIVE["float16"]} if uses_none else set()
-    return {k: v and k not in unused for k, v in has.items() if isinstance(v, bool)}
+    return {k: v and not (uses_none and k in BFLOAT16) for k, v in has.items() if isinstance(v, bool)}
 
 
-def native(dtype: str, device: torch.device, has: Mapping[str, Any]) -> str:
-    """A phrase that says what computes matrix products in `dtype` on a device with the capabilities `has`.
-
-    "" if they are emulated.
-    """
+def native_bfloat16(device: torch.device) -> str:
+    """A phrase that says what computes matrix products in bfloat16 on a device; "" if they are emulated."""
+    has = capabilities(device)
     if device.type == "cuda":
         major, minor = has["compute_capability"]
         # not torch.cuda.is_bf16_supported, which counts emulation
-        return "" if dtype == "bfloat16" and major < 8 else f"this GPU has compute capability {major}.{minor}"
-    if dtype == "float32":
-        return "every device computes float32"
-    if device.type != "cpu":
-        return ""
-    feature = next((f for f in NATIVE[dtype] if has.get(f)), None)
+        return f"this GPU has compute capability {major}.{minor}" if major >= 8 else ""
+    feature = next((f for f in BFLOAT16 if has.get(f)), None)
     return f"this CPU has {feature}" if feature else ""
 
 
-def choose_dtype(name: Dtype, device: torch.device, has: Mapping[str, Any] | None = None) -> Precision:
-    """The dtype that `name` means on a device with the capabilities `has` (None: its own), and why.
+def choose_dtype(name: Dtype, device: torch.device, begun: Dtype | None = None) -> Precision:
+    """The dtype that `name` means on a device, and why.
 
-    "auto": bfloat16 where the device computes it; else float16 on a CUDA GPU, float32 on a CPU. On MPS
-    float32: nothing else has been tried there. UserError for 16 bits on MPS.
+    "auto": the dtype that a resumed run was `begun` in; else bfloat16 where the device computes it, float16
+    on another CUDA GPU, float32 on another CPU. On MPS float32: nothing else has been tried there. UserError
+    for 16 bits on MPS.
     """
     if device.type == "mps":
         if name not in ("auto", "float32"):
@@ -123,37 +112,13 @@ def choose_dtype(name: Dtype, device: torch.device, has: Mapping[str, Any] | Non
         return Precision("float32", "no other dtype has been tried on mps")
     if name != "auto":
         return Precision(name, "as asked for")
-    has = capabilities(device) if has is None else has
-    if why := native("bfloat16", device, has):
+    if begun:
+        return Precision(begun, "as the run was begun")
+    if why := native_bfloat16(device):
         return Precision("bfloat16", why)
     if device.type == "cuda":
-        return Precision("float16", f"{native('float16', device, has)}, which has no bfloat16")
+        return Precision("float16", "this GPU has no bfloat16")
     return Precision("float32", "this CPU has no bfloat16 instructions")
-
-
-def emulation(dtype: str, device: torch.device, has: Mapping[str, Any] | None = None) -> str:
-    """A warning of a `dtype` that the device emulates; "" if it computes it."""
-    if native(dtype, device, capabilities(device) if has is None else has):
-        return ""
-    unit = "GPU" if device.type == "cuda" else "CPU"
-    return f"{dtype} is emulated on this {unit}: matrix products are slower than in float32"
-
-
-def settle_dtype(
-    name: Dtype,
-    device: torch.device,
-    begun: Dtype | None = None,
-    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
-) -> Precision:
-    """`choose_dtype` for a program; with "auto" a resumed run keeps the dtype `begun`. `say` is told of a
-    dtype that is emulated here."""
-    chosen, remedy = choose_dtype(name, device), f"--dtype=auto takes {choose_dtype('auto', device).name}"
-    if begun and name == "auto":
-        chosen = choose_dtype(begun, device)._replace(reason="as the run was begun")
-        remedy = "the run was begun in it, and keeps it"
-    if warning := emulation(chosen.name, device):
-        say(f"{warning}; {remedy}")
-    return chosen
 
 
 def get_dtype(name: str) -> torch.dtype:

@@ -6,7 +6,6 @@ import math
 import os
 import secrets
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -37,7 +36,7 @@ class Log:
         self.file, self.tracker = open(path, "a"), tracker
 
     def add(self, step: int, **entry: Any) -> None:
-        """A number that JSON does not have (inf, nan) becomes a string, as in eval_diversity's tables."""
+        """A number that JSON does not have (inf, nan) becomes a string."""
         known = {key: strict(value) for key, value in entry.items()}
         self.file.write(json.dumps({"step": step, **known}, allow_nan=False) + "\n")
         self.file.flush()
@@ -101,31 +100,9 @@ def start_wandb(c: "TrainConfig", settings: dict[str, Any]) -> Tracker:
 # -----------------------------------------------------------------------------
 # How far a long work is
 
-QUIET = 5.0  # seconds of a work before its first line in a file
 
-
-class ProgressBar(tqdm):
-    """tqdm on a terminal. In a file, where its bar would be a line for each time that it moves, a line each
-    tenth."""
-
-    def __init__(self, *args: Any, **settings: Any):
-        self.in_file = not (sys.stderr and sys.stderr.isatty())
-        self.tenths, self.began = 0, time.monotonic()
-        if self.in_file:
-            settings |= {"mininterval": 0.0, "miniters": 1, "file": sys.stderr}
-        super().__init__(*args, **settings)
-
-    def display(self, msg: str | None = None, pos: int | None = None) -> Any:
-        if not self.in_file:
-            return super().display(msg, pos)
-        tenths = int(10 * self.n / self.total) if self.total else 0
-        if tenths > self.tenths and time.monotonic() - self.began >= QUIET:
-            print(self, file=sys.stderr, flush=True)
-        self.tenths = tenths
-        return None
-
-    def close(self) -> None:
-        if self.in_file:
-            self.disable: bool = True  # tqdm would write the bar once more
-            self._decr_instances(self)
-        super().close()
+def progress_bar(*args: Any, **settings: Any) -> tqdm:
+    """tqdm. In a file, where each line of it stays, it has one a minute, and none for a work of seconds."""
+    in_file = not (sys.stderr and sys.stderr.isatty())
+    seldom = {"mininterval": 60, "delay": 5, "disable": not sys.stderr} if in_file else {}
+    return tqdm(*args, **settings, **seldom)

@@ -26,21 +26,23 @@ def called(text: str) -> str:
     return re.sub(r"python ([\w/]+)\.py", r"nanoheads \1", text)
 
 
-def labs_with(part: str) -> list[str]:
-    """The names of the labs that have labs/NAME/`part`.py: see labs/__init__.py."""
-    return sorted(path.parent.name for path in CODE.glob(f"labs/*/{part}.py"))
+def modules(part: str) -> dict[str, str]:
+    """The labs' modules `part`.py by the names of their folders, labs/NAME or labs/LAB/NAME: see
+    labs/__init__.py."""
+    files = sorted(CODE.glob(f"labs/**/{part}.py"))
+    return {file.parent.name: ".".join(file.relative_to(CODE).with_suffix("").parts) for file in files}
 
 
 def registered(core: str, registry: str, part: str) -> dict[str, Any]:
     """The entries of the dict `registry`, in the module `core` and in labs/LAB/`part`.py."""
-    modules = [core, *(f"labs.{lab}.{part}" for lab in labs_with(part))]
-    return {k: v for module in modules for k, v in getattr(importlib.import_module(module), registry).items()}
+    known = [importlib.import_module(module) for module in (core, *modules(part).values())]
+    return {k: v for module in known for k, v in getattr(module, registry).items()}
 
 
 def translated(config: dict[str, Any]) -> dict[str, Any]:
     """A recorded configuration with today's keys: `translate` of labs/LAB/recorded.py."""
-    for lab in labs_with("recorded"):
-        config = importlib.import_module(f"labs.{lab}.recorded").translate(config)
+    for module in modules("recorded").values():
+        config = importlib.import_module(module).translate(config)
     return config
 
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from common.errors import UserError, reading
 from common.files import locked, read_json, real_path, remove_leftovers, write_json
-from common.log import ProgressBar
+from common.log import progress_bar
 from common.places import CODE, WORK
 from data.tokenizers import (
     ByteTokenizer,
@@ -212,7 +212,7 @@ def bounded_lines(file: IO[str]) -> Iterator[str]:
 
 def read_batches(split: Split, label: str) -> Iterator[list[str]]:
     """The lines of `split` in lists of about BATCH characters, with a progress bar in bytes on stderr."""
-    with ProgressBar(total=split.bytes, desc=label, unit="B", unit_scale=True) as bar:
+    with progress_bar(total=split.bytes, desc=label, unit="B", unit_scale=True) as bar:
         batch, size = [], 0
         for line in split.lines():
             batch.append(line)
@@ -223,6 +223,7 @@ def read_batches(split: Split, label: str) -> Iterator[list[str]]:
                 batch, size = [], 0
         if batch:
             yield batch
+            bar.update(sum(len(line.encode()) for line in batch))
 
 
 # -----------------------------------------------------------------------------

@@ -4,19 +4,18 @@ The file is a 32-byte little-endian header (magic, version, bytes per id, count,
 """
 
 import hashlib
+import importlib
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from common.config import Natural, Positive, Share
 from common.errors import UserError, reading
 from common.files import read_json, replacing, write_json
-
-if TYPE_CHECKING:
-    from data.held_out import Truth
+from common.places import modules
 
 MAGIC, VERSION = b"NHTOKENS", 1
 HEADER = struct.Struct("<8sIIQ8x")  # magic, version, bytes per id, number of ids
@@ -35,11 +34,31 @@ INFO = {
 }
 
 
+class Truth(Protocol):
+    """The exact distributions of a split: made and read (`read_truth`) by KIND/truth.py of a lab."""
+
+    info: dict[str, Any]  # entropy_rate and entropy (of this split), nats a token, and more about the corpus
+    end: int  # the token that ends a document
+
+    def probs(self, positions: np.ndarray) -> np.ndarray:
+        """p(token at position | all tokens before it) (N, V), float64, for positions (N,) of the split."""
+        ...
+
+    def after(self, ids: np.ndarray) -> np.ndarray | None:
+        """p(next token | ids) (V,) of a text (T,) that begins a document; None where nobody can tell."""
+        ...
+
+    def judge(self, prompts: np.ndarray, new: np.ndarray) -> np.ma.MaskedArray:
+        """Whether the language allows each of the sampled tokens `new` (n, L) after `prompts` (n, P): (n, L)
+        bool, masked where nobody can tell."""
+        ...
+
+
 class TokenFile(NamedTuple):
     ids: np.memmap  # (tokens,) uint16 or uint32, read-only
     info: dict[str, Any]  # what the JSON says, see INFO
     path: Path
-    truth: "Truth | None" = None  # see data/held_out.py; None where nobody knows it, or nobody asked
+    truth: Truth | None = None  # None where nobody knows it, or nobody asked
 
     @property
     def words(self) -> int | None:
@@ -130,3 +149,30 @@ def check_ids(tokens: TokenFile, ids: np.ndarray) -> np.ndarray:
     if highest >= tokens.info["vocab_size"]:
         raise UserError(f"{tokens.path} is damaged: it holds the id {highest}, beyond its vocabulary")
     return ids
+
+
+# -----------------------------------------------------------------------------
+# What can be scored on a split: its tokens, and the truth where it is known
+
+
+def open_held_out(path: str | Path) -> TokenFile:
+    """The split whose token file is `path`, with its truth. Errors: see `open_tokens` and `open_truth`."""
+    tokens = open_tokens(path, compare=True)
+    return tokens._replace(truth=open_truth(tokens))
+
+
+def truth_path(tokens: Path) -> Path:
+    """Where the truth of the token file `tokens` lies: validation.bin -> validation.truth.npz."""
+    return tokens.with_suffix(".truth.npz")
+
+
+def open_truth(tokens: TokenFile) -> Truth | None:
+    """The truth of a token file; None where there is none. UserError when it is damaged, or belongs to other
+    tokens."""
+    path = truth_path(tokens.path)
+    if not path.is_file():
+        return None
+    with reading(path):
+        with np.load(path, allow_pickle=False) as file:
+            kind = str(file["kind"])
+        return importlib.import_module(modules("truth")[kind]).read_truth(tokens, path)

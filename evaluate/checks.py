@@ -8,10 +8,9 @@ from typing import Any
 
 from common.errors import UserError
 from data.corpus import folder_of, found_path, measure_of
-from data.held_out import open_held_out
-from data.tokens import TokenFile
+from data.tokens import TokenFile, open_held_out
 from evaluate.measure import NamedRun
-from evaluate.names import REFERENCES, RENAMED, check_apart
+from evaluate.names import REFERENCES, check_apart
 from model import sketch
 
 
@@ -37,7 +36,7 @@ def check_comparable(runs: Sequence[NamedRun], any_order: bool = False) -> None:
     ours = [(run.path, run.ckpt.record) for run in runs if not run.ckpt.foreign]
     if ours:
         check_together(ours, itemgetter("tokenizer_fingerprint", "data_sha256"), any_order)
-    check_apart([*REFERENCES, *(run.name for run in runs)], RENAMED)
+    check_apart([*REFERENCES, *(run.name for run in runs)])
 
 
 def check_planned(configs: Sequence[dict[str, Any]], any_order: bool = False) -> None:

@@ -40,23 +40,14 @@ class CurveConfig:
 
 class CurveSession(Session):
     def __init__(self, c: CurveConfig):
-        self.subjects: Sequence[NamedRun] = open_runs(c.checkpoints)
+        self.subjects: Sequence[NamedRun] = open_runs(c.checkpoints, "last")
         self.settings: dict[str, Any] = {"part": c.part}
         self.part = c.part
-
-    def whole(self, row: Row) -> bool:
-        """Whether no evaluation came after those of a kept row: its checkpoint may be an early one."""
-        (run,) = (run for run in self.subjects if run.name == row["name"])
-        return last_step(self.numbers(run)) <= last_step(row)
 
     def numbers(self, subject: NamedRun) -> Row:
         c = subject.ckpt.record
         sparse = self.part and named_head(c["head"], c["vocab_size"], c["head_args"]).sparse
         return {"curve": evaluations(subject.ckpt.path.parent, self.part, sparse)}
-
-
-def last_step(row: Row) -> int:
-    return max((e["step"] for e in row["curve"]), default=0)
 
 
 class CurveMeasure(Measure):
@@ -78,3 +69,6 @@ class CurveMeasure(Measure):
         header = ["", "step", "seeds", "validation perplexity", "of each seed"]
         note = "± is half of the 95% interval over the seeds, by Student's t."
         return View([table(header, lines), note, problems(rows)])
+
+
+MEASURE = CurveMeasure()

@@ -15,11 +15,12 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from itertools import chain
 
 import numpy as np
+from sacrebleu import BLEU
 
 ZIPF_RANKS = 5000  # the most frequent words that the line is fitted to, as in the code of Holtzman et al.
 
@@ -52,8 +53,6 @@ def tokenizer_for(texts: Iterable[str]) -> str:
 
 @cache
 def _tokenizer(name: str) -> Callable[[str], str]:
-    from sacrebleu import BLEU  # here and below: no other function needs sacrebleu
-
     try:
         return BLEU(tokenize=name).tokenizer
     except RuntimeError as error:  # a package of its own is not installed
@@ -150,30 +149,10 @@ def _mean_bleu(tokens: np.ndarray, lengths: np.ndarray) -> float:
         raise ValueError(f"self-BLEU of {N} texts: give at least 2, one of which is not empty")
     counts = _ngram_counts(tokens, lengths, BLEU_ORDERS)
     matches = np.stack([_matches(*of_order, N) for of_order in counts], axis=1)  # (N, 4)
-    closest = _closest_lengths(lengths)
     totals = np.maximum(lengths[:, None] - np.arange(BLEU_ORDERS), 0)  # (N, 4)
-    scores = []
-    # Python's log and exp, one text at a time: numpy's differ from them in the last bit on some machines.
-    for match, total, c, r in zip(matches.tolist(), totals.tolist(), lengths.tolist(), closest.tolist()):
-        if match[0]:
-            penalty = math.exp(1 - r / c) if c < r else 1.0
-            scores.append(penalty * _precision(match, total))
-    return math.fsum(scores) / N  # fsum: the same float for any order of the texts
-
-
-def _precision(match: list[int], total: list[int]) -> float:
-    """Geometric mean of the precisions in percent, over the orders that the text has: n = 1, 2, ...
-
-    The k-th order without a match counts as 2^-k matches.
-    """
-    logs, halving = [], 1.0
-    for m, t in zip(match, total):
-        if not t:
-            break
-        if not m:
-            halving *= 2
-        logs.append(math.log(100.0 * m / t if m else 100.0 / (halving * t)))
-    return math.exp(sum(logs) / len(logs))  # sum, not fsum: to the last bit what sacrebleu computes
+    of_texts = zip(matches.tolist(), totals.tolist(), lengths.tolist(), _closest_lengths(lengths).tolist())
+    bleu = partial(BLEU.compute_bleu, smooth_method="exp", effective_order=True)
+    return math.fsum(bleu(*of_text).score for of_text in of_texts) / N  # fsum: the same in any order
 
 
 def self_bleu_sacre(texts: Sequence[str], tokenize: str = SPACED) -> float:

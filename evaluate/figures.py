@@ -2,7 +2,6 @@
 
 import io
 import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -36,28 +35,27 @@ def pyplot() -> ModuleType:
     return plt
 
 
-def written_as(form: str) -> AbstractContextManager[None]:
-    """Within it `write` writes files of this form, png or pdf."""
-    return pyplot().rc_context({"savefig.format": form})
+form = "png"  # of the files that `write` makes, or "pdf": --figures
 
 
 def write(fig: "Figure", path: Path) -> list[Path]:
-    """path.png, in a list as a measure's `draw` gives its files; path.pdf under written_as("pdf").
+    """path.png or path.pdf, see `form`, in a list as a measure's `draw` gives its files.
 
     The PNG has 48 colours: a third of the bytes. The PDF names no date."""
     from PIL import Image
 
-    plt, drawn = pyplot(), io.BytesIO()
-    if plt.rcParams["savefig.format"] == "pdf":
-        file = beside(path, ".pdf")
-        with replacing(file) as out:
-            fig.savefig(out, format="pdf", metadata={"CreationDate": None}, bbox_inches="tight")
-        plt.close(fig)
-        return [file]
-    file = beside(path, ".png")
-    fig.savefig(drawn, format="png", metadata={"Software": None}, bbox_inches="tight")
-    plt.close(fig)
-    with Image.open(drawn) as image, replacing(file) as out:
-        few = image.convert("RGB").quantize(48, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-        few.save(out, format="png", optimize=True)
+    file, drawn = beside(path, f".{form}"), io.BytesIO()
+    undated = {"CreationDate": None} if form == "pdf" else {"Software": None}
+    fig.savefig(drawn, format=form, metadata=undated, bbox_inches="tight")
+    pyplot().close(fig)
+    with replacing(file) as out:
+        if form == "pdf":
+            out.write(drawn.getvalue())
+        else:
+            few = (
+                Image.open(drawn)
+                .convert("RGB")
+                .quantize(48, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+            )
+            few.save(out, format="png", optimize=True)
     return [file]

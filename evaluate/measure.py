@@ -12,19 +12,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common.config import completed
+from common.config import Name, checked, completed
 from common.errors import UserError, reading
 from common.files import beside
 from common.places import commit, versions
 from config.defaults import TrainConfig
-from evaluate.figures import written_as
-from evaluate.names import RENAMED, check_apart, check_name, named_path
+from evaluate import figures
+from evaluate.names import check_apart, named_path
 from evaluate.settings import other_settings
 from evaluate.store import Row, Store
 from evaluate.views import View
 from training.checkpoint import weights_digest
-from training.run import Degenerate, Run, difference, open_run
-from training.spent import spent
+from training.run import Degenerate, Run, difference, open_run, spent
 
 PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
 
@@ -60,15 +59,11 @@ class Measure(ABC):
     config: type  # a dataclass of its flags, evaluate.settings.TextConfig or another
     session: type[Session]  # made of an instance of `config`
     definition = 1  # raised by the author when the measure's numbers change their meaning
-    which = "last"  # the checkpoint of a run that a table measures: the end of training; "best" has chances
 
     def check(self, c: Any, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """The settings as far as they are known before any training. UserError for what cannot be measured of
         runs of these configurations."""
         return {}
-
-    def open(self, c: Any) -> Session:
-        return self.session(c)
 
     @abstractmethod
     def view(self, rows: list[Row]) -> View:
@@ -109,7 +104,7 @@ def open_runs(arguments: list[str], which: str = "best") -> list[NamedRun]:
     for argument in arguments:
         name, path = named_path(argument)
         ckpt = open_run(path, which)
-        name = check_name(name or ckpt.config.name)
+        name = checked({"name": name or ckpt.config.name}, {"name": Name})["name"]
         out.append(NamedRun(name, path, ckpt, weights_digest(ckpt.path)))
     return out
 
@@ -171,7 +166,7 @@ def measure_runs(
     names = [subject.name for subject in session.subjects]
     # files have these names
     others = kept.keys() - {*names, *session.reference_names}
-    check_apart([*session.reference_names, *others, *names], RENAMED)
+    check_apart([*session.reference_names, *others, *names])
     common = common_fields(measure, session.settings)
     references = [row for row in kept.values() if row.get("reference")]
     lacking = {*session.reference_names} - {row["name"] for row in references}
@@ -231,8 +226,8 @@ def show(measure: Measure, store: Store, rows: list[Row], out: Path) -> None:
 def evaluate(measure: Measure, c: Any) -> int:
     """Measures the runs that `c` names: stored at its `out`, and shown; the exit code."""
     store = Store.beside(c.out)
-    rows = measure_runs(measure, measure.open(c), store)
+    rows = measure_runs(measure, measure.session(c), store)
     store.put(rows)  # first in the file, in the order in which they are asked for
-    with written_as(getattr(c, "figures", "png")):  # a measure that draws has the flag
-        show(measure, store, table_rows(store, measure) if c.out else rows, Path(c.out))
+    figures.form = getattr(c, "figures", "png")  # a measure that draws has the flag
+    show(measure, store, table_rows(store, measure) if c.out else rows, Path(c.out))
     return exit_code(rows)

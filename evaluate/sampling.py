@@ -13,7 +13,7 @@ from torch import Tensor
 
 from common.device import autocast, float64_device, get_dtype, to_float64
 from common.errors import UserError
-from common.log import ProgressBar
+from common.log import progress_bar
 from evaluate.decoding import AS_SCORED, Decoding, truncate
 from evaluate.settings import Settings, run_seed
 from heads import Weights
@@ -216,12 +216,13 @@ def held_out_prompts(ids: np.ndarray, n: int, prompt: int, new: int, seed: int |
 def sample_texts(
     model: LanguageModel, prompts: np.ndarray, s: Settings, device: torch.device, title: str, batch: int = 50
 ) -> np.ndarray:
-    """(n, new_tokens) ids sampled after each prompt; s.seed is the run's own, see `of_run`."""
+    """(n, new_tokens) ids sampled after each prompt; s.seed is the run's own, see `run_seed`."""
     draws = model.head.draws(s.samples, s.seed, get_dtype(s.dtype))
     generator = torch.Generator(float64_device(device)).manual_seed(s.seed)
     total = len(prompts) * s.new_tokens
     out = []
-    with ProgressBar(total=total, unit="tok", unit_scale=True, desc=f"{title}: sampling", leave=False) as bar:
+    how = dict(unit="tok", unit_scale=True, desc=f"{title}: sampling", leave=False)
+    with progress_bar(total=total, **how) as bar:
         for part in np.split(prompts, range(batch, len(prompts), batch)):
             columns = []
             start = torch.from_numpy(part).to(device)

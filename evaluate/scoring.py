@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from common.device import autocast, to_float64
-from data.held_out import Truth
+from data.tokens import Truth
 from evaluate.metrics import EVERY, Calibration, Recovery, Window, perplexity, positions_of, read_windows
 from heads import Weights
 from model import LanguageModel, Plan, Read
@@ -45,6 +45,7 @@ def with_epsilon(log_p: Tensor, vocab_size: int) -> Tensor:
     return ((log_p.exp() + EPSILON) / (1 + EPSILON * vocab_size)).log()
 
 
+@torch.no_grad()
 def score(
     model: LanguageModel,
     ids: np.ndarray,
@@ -81,32 +82,15 @@ def score(
         context = min(context or model.trunk.context, model.trunk.context)
         all_windows, read = left_to_right(ids, context, stride)
     chosen = spread(all_windows, part)
-    s = score_windows(model, chosen[share], read, draws, device, dtype, batch, each, progress)
-    return s._replace(part=len(chosen) if len(chosen) < len(all_windows) else 0)
-
-
-@torch.no_grad()
-def score_windows(
-    model: LanguageModel,
-    plan: list,
-    read: Callable[[list], Read],
-    draws: list[Weights],
-    device: torch.device | str = "cpu",
-    dtype: str = "float32",
-    batch: int = 16,
-    each: Callable[[Tensor, Tensor], None] | None = None,
-    progress: Callable[[Iterable], Iterable] = iter,
-) -> Score:
-    """`score` of the windows `plan`, as `read` gives some of them."""
+    mine = chosen[share]
     V = model.head.head.vocab_size
     nll, eps_nll, count, zeros = 0.0, 0.0, 0.0, 0
-    for i in progress(range(0, len(plan), batch)):
-        r = read(plan[i : i + batch]).to(device)
-        with autocast(device, dtype):
-            hidden = model.trunk(r.tokens, r.positions)[r.scored]  # (N, C)
-        target = r.targets[r.scored]
+    for i in progress(range(0, len(mine), batch)):
+        r = read(mine[i : i + batch]).to(device)
+        target = r.targets[r.scored]  # (N,)
         lp_t = torch.empty(len(target), device=device)
         with autocast(device, dtype):
+            hidden = model.trunk(r.tokens, r.positions)[r.scored]  # (N, C)
             for rows, lp in model.head.log_prob_blocks(hidden, draws):
                 t = target[rows]
                 lp_t[rows] = lp.gather(1, t[:, None]).squeeze(1)
@@ -114,14 +98,10 @@ def score_windows(
                     each(lp, t)
         lp_t = to_float64(lp_t)
         zeros += int((lp_t == -math.inf).sum())
-        eps_lp = with_epsilon(lp_t, V)
-        if r.weights is None:
-            nll, eps_nll, count = nll - lp_t.sum().item(), eps_nll - eps_lp.sum().item(), count + len(lp_t)
-        else:
-            w = to_float64(r.weights[r.scored])
-            nll, eps_nll = nll - (w * lp_t).sum().item(), eps_nll - (w * eps_lp).sum().item()
-            count += w.sum().item()
-    return Score(nll, round(count), zeros, eps_nll)
+        w = torch.ones_like(lp_t) if r.weights is None else to_float64(r.weights[r.scored])
+        nll, eps_nll = nll - (w * lp_t).sum().item(), eps_nll - (w * with_epsilon(lp_t, V)).sum().item()
+        count += w.sum().item()
+    return Score(nll, round(count), zeros, eps_nll, len(chosen) if len(chosen) < len(all_windows) else 0)
 
 
 def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
@@ -253,7 +233,7 @@ def fit_temperature(
 
 
 # -----------------------------------------------------------------------------
-# Against a known truth (data.held_out.Truth)
+# Against a known truth (data.tokens.Truth)
 
 
 @torch.no_grad()

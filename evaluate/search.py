@@ -60,10 +60,7 @@ def propose(space: Space, trials: list[Row]) -> Point:
     """
     from optuna.samplers import GPSampler
 
-    within = [
-        {key: min(max(trial["point"][key], low), high) for key, (low, high) in space.items()}
-        for trial in trials
-    ]
+    within = [{key: trial["point"][key] for key in space} for trial in trials]
     known = [*zip(within, losses(trials))]
     (point,) = asked(space, lambda: GPSampler(seed=0, n_startup_trials=1), known, 1)
     return point if point not in within else points(space, len(trials) + 1)[-1]
@@ -144,34 +141,28 @@ def expected_best(values: Sequence[float], draws: int) -> float:
     return sum(v * (above[i] - above[i + 1]) for i, v in enumerate(sorted(values)))
 
 
-def search_error(values: Sequence[float]) -> float:
-    """Standard error of the best of a search's trials: WIDER times the bootstrap's.
-
-    The bootstrap of a minimum is too small, and the trials that follow from others are not drawn. With WIDER
-    an interval of 95% tells equal heads apart in 5% or less of simulated pairs: bench/search_error.json.
-    """
-    return WIDER * bootstrap_error(values)
-
-
 WIDER = 1.5
+
+
+def search_error(values: Sequence[float]) -> float:
+    """Standard error of the best of a search's trials: WIDER times what the lowest value varies by if the
+    values are drawn anew (bootstrap, exact).
+
+    A search that was nearly as good at several points has a small one; where one trial is far ahead, nobody
+    knows what the next ones would have found. The bootstrap of a minimum is too small, and the trials that
+    follow from others are not drawn. With WIDER an interval of 95% tells equal heads apart in 5% or less of
+    simulated pairs: bench/search_error.json.
+    """
+    lowest, n = min(values), len(values)
+    excess = [v - lowest for v in values]
+    mean, square = expected_best(excess, n), expected_best([e**2 for e in excess], n)
+    return WIDER * math.sqrt(max(0.0, square - mean**2))
 
 
 def search_errors(trials: list[Row]) -> dict[str, tuple[float, int]]:
     """(standard error, degrees of freedom) of each row's search, in nats."""
     each = {row: losses(trials_of(trials, row)) for row in dict.fromkeys(t["row"] for t in trials)}
     return {row: (search_error(values), len(values) - 1) for row, values in each.items()}
-
-
-def bootstrap_error(values: Sequence[float]) -> float:
-    """What the lowest value varies by if the values are drawn anew (bootstrap, exact).
-
-    A search that was nearly as good at several points has a small one; where one trial is far ahead, nobody
-    knows what the next ones would have found.
-    """
-    lowest, n = min(values), len(values)
-    excess = [v - lowest for v in values]
-    mean, square = expected_best(excess, n), expected_best([e**2 for e in excess], n)
-    return math.sqrt(max(0.0, square - mean**2))
 
 
 # -----------------------------------------------------------------------------
@@ -369,8 +360,8 @@ class Search:
             train_all(sources or others, self.c.jobs, self.is_over)
 
     def best_points(self) -> dict[str, list[str]]:
-        """The flags of each row's best point. A row whose search is not over is left out: it is named, or it
-        is a UserError unless the table is `partial`. UserError for a seed of the trials, too."""
+        """The flags of each row's best point. UserError for rows whose search is not over, and for a seed of
+        the trials."""
         c, found, missing = self.c, {}, []
         if not c.tuning:
             self.check_settings()
@@ -387,10 +378,8 @@ class Search:
                 self.is_over(self.job(row, first, best["trial"], best["point"]))
             found[name] = flags_of(best["point"], self.fixed(row))
         if missing:
-            why = f"{self.store.path} has no best point yet of {', '.join(missing)}"
-            if not c.partial:
-                raise UserError(f"{why}: --search makes them, --partial leaves such rows out")
-            print(f"{why}: left out", file=sys.stderr)
+            what = ", ".join(missing)
+            raise UserError(f"{self.store.path} has no best point yet of {what}: --search makes them")
         return found
 
 

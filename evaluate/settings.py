@@ -1,7 +1,7 @@
 """What the text measure is asked for, and what two of its rows must share to stand in one table."""
 
 import hashlib
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from common.config import AtLeast2, Dtype, Field, Natural, NonNegative, Positive, Seed, Space, read
@@ -81,7 +81,6 @@ class TableConfig:
     overlay: str = "brief"                          # a config file laid over each row
     flags: str = ""                                 # of train.py, given to each row before its own
     seeds: Seeds = field(default_factory=lambda: [1, 2, 3])
-    partial: bool = False                           # trains nothing: a table of the runs that are finished
     commands: bool = False                          # trains nothing: prints one line a run that is to do
     jobs: Positive = 1                              # trainings at a time, each with its share of the cores
     # the search of each row's own settings
@@ -102,25 +101,6 @@ class TableConfig:
     results: str = "results"                        # folder of the table
     figures: Literal["png", "pdf"] = "png"          # what its figures are written as; a PDF is vectors
     # fmt: on
-
-
-def measure_of(argv: list[str]) -> tuple[Any, list[str]]:
-    """(the measure, its own arguments) of `--measure=NAME RUNS --flags`; (None, argv) of a table, which has a
-    config file or rows."""
-    rest, names = [], []
-    arguments = iter(argv)
-    for argument in arguments:
-        if argument.startswith("--measure="):
-            names.append(argument.partition("=")[2])
-        elif argument == "--measure":
-            names.append(next(arguments, ""))
-        else:
-            rest.append(argument)
-    if not names or any(a.startswith("--rows") or (a.endswith(".py") and a[0] != "-") for a in rest):
-        return None, argv
-    from evaluate.find import find_measure  # which imports torch
-
-    return find_measure(names[-1]), rest
 
 
 @dataclass(frozen=True)
@@ -193,11 +173,6 @@ def other_settings(before: dict, now: dict) -> str:
     known = {k: now[k] for k in sorted(now, key=hashes.__contains__) if k != "words" or now[k]} | GONE_CUTS
     defaults = {"scorer": "", "part": False, "tokenize": "13a", **GONE_CUTS, **vars(AS_SCORED)}
     return difference(dict.fromkeys(known) | defaults | before, known)
-
-
-def of_run(s: Settings, config: dict[str, Any]) -> Settings:
-    """`s` with the seed of one run, see `run_seed`."""
-    return replace(s, seed=run_seed(s.seed, config))
 
 
 def run_seed(seed: int, config: dict[str, Any]) -> int:

@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.config import Name, checked
+from common.config import Name, RowName, checked
 from common.errors import reading
 from common.files import beside, check_writable, lock_of, locked, read_text, replacing
 
 Row = dict[str, Any]
 REQUIRED = ("measure", "name", "settings", "definition")
-FIELDS = {"measure": str, "name": Name, "settings": dict, "definition": int, "training": dict, "problem": str}
+FIELDS = {"measure": str, "name": Name, "row": RowName, "settings": dict, "definition": int}
+FIELDS |= {"training": dict, "problem": str}
 SHARED = ("settings", "training", "versions")  # the parts of a row whose entries are said once
 
 

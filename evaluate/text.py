@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from common.files import replacing as whole_file
-from common.places import labs_with
+from common.places import modules
 from evaluate.checks import check_planned, check_text
 from evaluate.columns import HONEST, PAPER, TRUTH, Column
 from evaluate.diversity import TEXT_METRICS, cut, text_metrics
@@ -122,6 +122,8 @@ class TextMeasure(Measure):
         return View.of_summary(summary, columns, *parts, settings_line(rows), problems(rows))
 
 
+MEASURE = TextMeasure()
+
 # -----------------------------------------------------------------------------
 # Views
 
@@ -135,7 +137,7 @@ def summary_of(rows: list[Row], columns: Sequence[Column]) -> list[Row]:
 
 def columns_in(rows: list[Row]) -> tuple[Column, ...]:
     """The columns that the rows have a number for."""
-    scored = scorers().COLUMNS if any("scorer" in r for r in rows) and labs_with("scorer") else ()
+    scored = scorers().COLUMNS if any("scorer" in r for r in rows) and modules("scorer") else ()
     known = PAPER if rows[0]["settings"]["protocol"] == "paper" else (*HONEST, *scored, *TRUTH)
     return tuple(c for c in known if any(c.key in r for r in rows))
 

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from common.device import get_device, get_dtype, settle_dtype
+from common.device import choose_dtype, get_device, get_dtype
 from common.errors import UserError
-from common.log import ProgressBar
+from common.log import progress_bar
 from data.corpus import tokenizer_of
-from data.held_out import Truth
 from data.tokenizers import Tokenizer
-from data.tokens import TokenFile, open_tokens
+from data.tokens import TokenFile, Truth, open_tokens
 from evaluate import metrics
 from evaluate.checks import check_comparable, check_text, data_folder, open_split
 from evaluate.columns import PUBLISHED
@@ -33,7 +32,7 @@ from evaluate.scoring import (
     score,
     truth_blocks,
 )
-from evaluate.settings import LEAST_WORDS, Settings, TextConfig, of_run
+from evaluate.settings import LEAST_WORDS, Settings, TextConfig, run_seed
 from evaluate.statistics import half_sampling_interval
 from heads import Weights
 from model import LanguageModel, context
@@ -68,7 +67,7 @@ def open_all(c: TextConfig, scorer: str = "") -> tuple[list[NamedRun], Settings,
     """The rows that are asked for, their settings, and the data that they are measured on; `scorer`: see
     `Settings.of`. All that can be wrong is found here, before any work."""
     device = get_device(c.device)
-    c = replace(c, dtype=settle_dtype(c.dtype, device).name)
+    c = replace(c, dtype=choose_dtype(c.dtype, device).name)
 
     # Runs that can stand in one table, and their split
     runs = open_runs(c.checkpoints)
@@ -124,9 +123,9 @@ def model_numbers(
     Degenerate if its probabilities are not numbers.
     """
     model, ckpt = load_model(run.path, device=device, dtype=get_dtype(s.dtype))
-    seeded = of_run(s, ckpt.record)
+    seeded = replace(s, seed=run_seed(s.seed, ckpt.record))
     draws = model.head.draws(s.samples, seeded.seed)
-    bar = partial(ProgressBar, desc=f"{run.name}: scoring", leave=False)
+    bar = partial(progress_bar, desc=f"{run.name}: scoring", leave=False)
     if s.protocol == "paper":
         published = PUBLISHED.get(ckpt.config.name.split("-")[0], (math.nan,) * 3)
         row = dict(zip(("published_ppl", "published_self_bleu", "published_distinct_4"), published))

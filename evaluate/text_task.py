@@ -12,8 +12,7 @@ from common.errors import UserError
 from config.defaults import TrainConfig
 from data.batches import BatchSource, TextSource, Windows
 from data.corpus import corpus_of, kept_path, load_tokenizer, prepared
-from data.held_out import open_held_out, open_truth
-from data.tokens import TokenFile, open_tokens
+from data.tokens import TokenFile, open_held_out, open_tokens, open_truth
 from evaluate.metrics import Recovery, Window, document_windows, perplexity, training_windows
 from evaluate.scoring import Score, document_blocks, recover, recovery_numbers, score
 from heads import SampledSoftmax, Weights
@@ -21,7 +20,7 @@ from model import LanguageModel, Plan
 from training.checkpoint import Saveable
 from training.distributed import Processes
 from training.evaluator import Evaluator
-from training.spent import spent_by
+from training.run import spent_by
 from training.task import Evaluation
 
 TRUTH_WINDOWS = 128  # of a split, in the log of a corpus whose truth is known

@@ -113,7 +113,8 @@ class View(NamedTuple):
         """OUT.md, OUT.tex and, of a summary, OUT.csv, each whole or not at all."""
         texts = {".md": self.markdown, ".tex": self.latex}
         if self.sheet is not None:
-            texts[".csv"] = csv(self.sheet)
+            cells = self.sheet.map(lambda v: " ".join(map(str, v)) if isinstance(v, list) else v)
+            texts[".csv"] = cells.to_csv()
         for end, text in texts.items():
             with replacing(beside(out, end)) as file:
                 file.write(text.encode())
@@ -133,14 +134,6 @@ def as_latex(table: pd.DataFrame, bold: pd.DataFrame | None = None) -> str:
         )
         style = style.apply(lambda _: css, axis=None)
     return style.to_latex(hrules=True, convert_css=True, column_format="l" + "r" * table.shape[1])
-
-
-def csv(sheet: pd.DataFrame) -> str:
-    """A name that a spreadsheet would run as a formula gets a ' in front."""
-    safe = sheet.rename(
-        index=lambda name: "'" + name if name.startswith(("=", "+", "-", "@", "\t")) else name
-    )
-    return safe.map(lambda v: " ".join(map(str, v)) if isinstance(v, list) else v).to_csv()
 
 
 # -----------------------------------------------------------------------------

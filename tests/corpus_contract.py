@@ -20,7 +20,7 @@ from common.config import cli
 from common.places import CODE
 from data import corpus as shared
 from data.corpus import SPLITS, corpora, corpus_of, folder_of, load_tokenizer, prepared, read_meta
-from data.held_out import open_held_out
+from data.tokens import open_held_out
 
 Source = str | Callable[[Path], str]  # as --source has it, or what writes it into a folder
 

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -59,17 +58,6 @@ def no_store_left(tokens):
     yield
     for path in tokens.path.parent.glob("*.labels-*"):
         path.unlink()
-
-
-def save_gpt2(folder, vocab=VOCAB, block=T):
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    size = dict(vocab_size=vocab, n_positions=block, n_layer=1, n_head=2, n_embd=16)
-    config = GPT2Config(**size, bos_token_id=0, eos_token_id=0, initializer_range=0.5)
-    model = GPT2LMHeadModel(config).eval()
-    model.save_pretrained(folder)
-    return model
 
 
 @torch.no_grad()
@@ -297,24 +285,6 @@ def waits(monkeypatch) -> threading.Event:
     return event
 
 
-def test_two_processes_build_one_store_once(teacher, tokens, monkeypatch, waits):
-    """The second waits for the first, and opens what it made."""
-    calls, second = [], ThreadPoolExecutor(1)
-
-    def proposing(*args):
-        if not calls:
-            calls.append(second.submit(build_store, tokens, teacher, T, SETTINGS, batch=4))
-            assert waits.wait(60)
-        calls.append(len(args[1]))
-        return propose(*args)
-
-    monkeypatch.setattr(augment, "propose", proposing)
-    store = build_store(tokens, teacher, T, SETTINGS, batch=4)
-    windows, (other, *built) = len(Windows(tokens, T)), calls
-    assert np.array_equal(other.result(60).records, store.records)
-    assert sum(built) == len(store.records) == windows
-
-
 def test_who_waited_builds_what_the_first_was_stopped_in(teacher, tokens, monkeypatch, waits):
     calls, second = [], ThreadPoolExecutor(1)
 
@@ -344,23 +314,7 @@ def test_minus_one_has_a_place_of_its_own(vocab, kind):
 # ---- teachers ----------------------------------------------------------------------------------------------
 
 
-def test_a_transformers_folder_is_a_teacher(tmp_path, tokens):
-    hf = save_gpt2(tmp_path / "gpt2")
-    shutil.copy(tokens.path.with_name("tokenizer.json"), tmp_path / "gpt2")
-    teacher = make_teacher(tmp_path / "gpt2", tokens)
-    x, y = Windows(tokens, T).get(np.array([1]))
-    p = propose(teacher, np.array([1]), x, y, LabelSettings(5, 4.0))
-    with torch.no_grad():
-        values, ids = hf(x).logits[0, p.positions[0].astype(int)].softmax(-1).topk(5)
-    assert p.ids[0].tolist() == ids.tolist()
-    np.testing.assert_allclose(p.probs[0], values, rtol=1e-3)
-
-
-def test_teachers_that_do_not_fit(trained, tmp_path, tokens):
-    save_gpt2(tmp_path / "gpt2", vocab=2 * VOCAB)
-    shutil.copy(tokens.path.with_name("tokenizer.json"), tmp_path / "gpt2")
-    with pytest.raises(ValueError, match="gpt2"):
-        make_teacher(tmp_path / "gpt2", tokens)
+def test_teachers_that_do_not_fit(trained, tokens):
     for changes in (dict(fingerprint="other"), dict(block=17)):
         with pytest.raises(ValueError, match="teacher"):
             make_teacher(trained, tokens, **changes)

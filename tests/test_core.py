@@ -33,7 +33,7 @@ def test_without_labs_the_tests_of_the_core_are_found_and_run(tmp_path):
             copy = tmp_path / path.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy)
-    some = "test_language_model or test_a_resumed_run_is_the_unbroken_run"
+    some = "test_another_trunk_trains_from_the_command_line"
     command = [sys.executable, *"-m pytest -q -p no:cacheprovider --assert=plain tests -k".split(), some]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0 and "error" not in done.stdout, done.stdout[-3000:]

@@ -17,7 +17,6 @@ import pytest
 from common.errors import UserError
 from data import corpus, tokenizers, tokens
 from data.corpus import is_prepared, load_tokenizer, prepared
-from data.held_out import open_held_out
 from data.text import prepare as text_of_ones_own
 from data.tokenizers import (
     BPETokenizer,
@@ -28,7 +27,7 @@ from data.tokenizers import (
     short_words,
     train_bpe,
 )
-from data.tokens import open_tokens, write_tokens
+from data.tokens import open_held_out, open_tokens, write_tokens
 from data.wikitext103 import prepare as wikitext
 from tests.fixtures import own_text
 

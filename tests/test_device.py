@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from common import device
-from common.device import capabilities, choose_dtype, emulation, get_device
+from common.device import capabilities, choose_dtype, get_device
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps")
 LAPTOP = {"avx2": True, "avx512_bf16": False}
@@ -54,8 +54,9 @@ def test_what_needs_float64_on_mps():
         (MPS, {}, "float32"),
     ],
 )
-def test_auto(where, has, want):
-    assert choose_dtype("auto", where, has).name == want
+def test_auto(where, has, want, monkeypatch):
+    monkeypatch.setattr(device, "capabilities", lambda _: has)
+    assert choose_dtype("auto", where).name == want
 
 
 def test_sixteen_bits_are_refused_on_mps():
@@ -76,7 +77,7 @@ WITH_16_BITS = "AVX512_CORE_BF16 AVX512_CORE_FP16 AVX512_CORE_AMX AVX10_1_512_AM
 )
 def test_onednn_can_be_kept_from_16_bits(monkeypatch, level, computes):
     """As if a CPU had everything; torch.cpu.get_capabilities goes on saying so."""
-    native = dict.fromkeys(("avx512_bf16", "avx512_fp16", "amx_bf16"), True)
+    native = dict.fromkeys(("avx512_bf16", "amx_bf16"), True)
     other = {"avx2": True, "avx512_f": True}
     found = {**other, **native, "architecture": "x86_64", "l2_cache_size": 1}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
@@ -86,34 +87,11 @@ def test_onednn_can_be_kept_from_16_bits(monkeypatch, level, computes):
     monkeypatch.setenv(device.ISA_VARIABLE, level)
     assert capabilities() == other | dict.fromkeys(native, computes)
     assert choose_dtype("auto", CPU).name == ("bfloat16" if computes else "float32")
-    assert bool(device.emulation("bfloat16", CPU)) == (not computes)
 
 
 def test_without_onednn_nothing_computes_16_bits(monkeypatch):
     """torch on macOS: the CPU has bf16, its matrix products do not use it."""
-    found = {"neon": True, "bf16": True, "fp16_arith": True}
+    found = {"neon": True, "bf16": True}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert capabilities() == {"neon": True, "bf16": False, "fp16_arith": False}
-
-
-# ---- emulation -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "dtype, where, has, emulated",
-    [
-        ("float32", CPU, LAPTOP, False),
-        ("bfloat16", CPU, SERVER, False),
-        ("float16", CPU, {"avx512_fp16": True}, False),
-        ("float16", CPU, {"fp16_arith": True}, False),
-        ("float16", CUDA, {"compute_capability": (7, 5)}, False),
-        ("bfloat16", CUDA, {"compute_capability": (8, 6)}, False),
-        ("float32", MPS, {}, False),
-        ("bfloat16", CPU, LAPTOP, True),
-        ("float16", CPU, SERVER, True),
-        ("bfloat16", CUDA, {"compute_capability": (7, 5)}, True),
-    ],
-)
-def test_what_is_emulated_is_warned_of(dtype, where, has, emulated):
-    assert bool(emulation(dtype, where, has)) == emulated
+    assert capabilities() == {"neon": True, "bf16": False}

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from common.config import read_config
-from common.places import find, labs_with
+from common.places import find, modules
 from docs import gallery
 
 REPO = Path(__file__).resolve().parents[1]
@@ -107,7 +107,7 @@ def test_lines_are_short_outside_tables(page):
     assert not [line for line in lines if len(line) > 110 and not line.startswith(("|", "!["))]
 
 
-@pytest.mark.parametrize("module", ["heads", *(f"labs.{lab}.heads" for lab in labs_with("heads"))])
+@pytest.mark.parametrize("module", ["heads", *modules("heads").values()])
 def test_every_head_and_every_row_has_a_section(module):
     """The core's in docs/heads.md, a lab's in its README.md."""
     home = REPO.joinpath(*module.split("."))

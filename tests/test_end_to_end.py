@@ -61,15 +61,7 @@ def test_samples_repeat_by_seed(out, capsys):
     one = run("sample.py", *flags, "--seed", "1").stdout
     assert one.startswith("The class") and one == sampled("--seed", "1") != sampled("--seed", "2")
     greedy = sampled("--temperature", "0")
-    assert greedy == sampled("--temperature", "0", "--no_cache", "--seed", "9")
-
-
-def test_uncertainty_and_prompt_files(out, tmp_path, capsys):
-    (tmp_path / "prompts.txt").write_text("The class\nAn object\n")
-    flags = f"--prompts {tmp_path}/prompts.txt --num_samples 2 --length 3 --uncertainty".split()
-    assert sample.main([str(out / "bayes"), *flags]) == 0
-    text = capsys.readouterr().out
-    assert text.count("--- prompt") == 4 and text.count("epistemic") == 4 and "prompt 2, sample 2" in text
+    assert greedy == sampled("--temperature", "0", "--seed", "9")
 
 
 def test_table(out, tmp_path, capsys):

@@ -1,6 +1,5 @@
 """Files that are whole or not there, and locks: with two writers, a kill, a folder that cannot be written."""
 
-import json
 import os
 import signal
 import subprocess
@@ -8,10 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-import filelock
 import pytest
 
-from common.files import STALE, check_writable, lock_of, locked, remove_leftovers, replacing, unfinished
+from common.files import STALE, check_writable, locked, remove_leftovers, replacing, unfinished
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -81,49 +79,6 @@ with files.replacing(pathlib.Path(sys.argv[1])) as f:
         assert names(tmp_path) == [".lock", ".new.lock", "x.json"]
         remove_leftovers(tmp_path)  # by who holds the folder's lock
         assert names(tmp_path) == [".lock", "x.json"]
-
-
-def test_no_update_is_lost(tmp_path):
-    """Four processes each add their rows, one at a time, to one file."""
-    path = tmp_path / "rows.json"
-    path.write_text("[]")
-    add = """
-import json, sys, pathlib
-from common.files import lock_of, locked, replacing
-path = pathlib.Path(sys.argv[1])
-for i in range(10):
-    with locked(lock_of(path)):
-        rows = json.loads(path.read_text())
-        with replacing(path) as f:
-            f.write(json.dumps(rows + [[sys.argv[2], i]]).encode())
-"""
-    for process in [child(add, path, who) for who in "abcd"]:
-        assert process.wait(60) == 0
-    assert sorted(json.loads(path.read_text())) == [[who, i] for who in "abcd" for i in range(10)]
-    assert names(tmp_path) == ["rows.json"]
-
-
-def test_a_lock_goes_with_its_process(tmp_path):
-    lock = lock_of(tmp_path / "x")
-    hold = """
-import sys, pathlib, time
-from common import files
-with files.locked(pathlib.Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-    holder = child(hold, lock)
-    try:
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(filelock.Timeout), locked(lock, timeout=0):
-            pass
-    finally:
-        holder.kill()
-        holder.communicate()
-    assert names(tmp_path) == [".x.lock"]
-    with locked(lock, timeout=0):
-        pass
-    assert not names(tmp_path)
 
 
 def test_what_cannot_be_written_is_found_before(tmp_path):

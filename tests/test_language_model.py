@@ -1,8 +1,6 @@
 """A trunk joined to a head: the loss of tokens and targets, positions without a loss, other trunks,
 projections with weights of their own."""
 
-import copy
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,7 +9,7 @@ from torch import nn
 import model as model_module
 from evaluate.decoding import Decoding
 from evaluate.sampling import generate
-from heads import Targets, chunked_loss, make_head
+from heads import Targets, chunked_loss
 from model import GPTConfig, LanguageModel, Trunk, build
 from training.checkpoint import save
 from training.run import Progress, RunConfig, load_model
@@ -50,15 +48,6 @@ def tokens(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 def made(seed: int = 0, **changes) -> LanguageModel:
     torch.manual_seed(seed)
     return build(SIZE | SOFTMAX | changes)
-
-
-def test_forward_is_the_cross_entropy_of_the_next_tokens():
-    model, (x, y) = made(), tokens()
-    loss, count = model(x, y)
-    logits = model.trunk(x) @ model.trunk.wte.weight[:V].t()
-    want = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum")
-    assert count == y.numel() and torch.isclose(loss, want)
-    assert torch.isclose(-model.log_probs(x).gather(2, y[..., None]).sum(), want)
 
 
 @pytest.mark.parametrize("head", ["softmax", "taylor"])
@@ -125,33 +114,12 @@ def test_an_untied_projection_has_weights_of_its_own(tmp_path):
     assert torch.equal(again.log_probs(x), untied.eval().log_probs(x))
 
 
-@pytest.mark.parametrize("head", ["softmax", "am_softmax", "sigmoid"])
-def test_another_trunk_carries_a_head(cnn, head):
-    model, (x, y) = made(head=head, trunk="cnn", trunk_args={"width": 2}, tied=False), tokens()
-    assert isinstance(model.trunk, CNN) and model.trunk.width == 2
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    before = copy.deepcopy(model.state())
-    loss, count = model(x, y)
-    (loss / count).backward()
-    optimizer.step()
-    assert loss.isfinite() and any(not torch.equal(p, before[k]) for k, p in model.state().items())
-    log_p = model.eval().log_probs(x)
-    assert torch.allclose(log_p.exp().sum(-1), torch.ones(x.shape), atol=1e-5)
-
-
 @torch.no_grad()
 def test_another_trunk_is_sampled_without_a_cache(cnn):
     model, text = made(trunk="cnn", tied=False).eval(), tokens()[0][:, :3]
     for token, _ in generate(model, text, T - 3, model.head.draws(1, 0), Decoding(temperature=0)):
         assert torch.equal(token, model.log_probs(text)[:, -1].argmax(1))
         text = torch.cat((text, token[:, None]), 1)
-
-
-def test_a_head_that_only_trains_by_another_ones_map_has_no_parameters_to_train():
-    """So DistributedDataParallel does not wait for their gradients."""
-    weight = nn.Parameter(torch.zeros(128, C))
-    head = make_head("stop_gradient", V, weight, {"of": "taylor"})
-    assert not [p for p in head.head.parameters() if p.requires_grad]
 
 
 def test_another_trunk_trains_from_the_command_line(cnn, run, tiny):

@@ -4,18 +4,12 @@ from statistics import mean
 
 import pytest
 
-from tests.fixtures import curve, log
-from train import TrainConfig
+from tests.fixtures import curve
 
 pytestmark = pytest.mark.slow
 
 # its loss is not a likelihood, and its gradient vanishes where the true token has no probability yet
 FINE_TUNING = "smooth_accuracy"
-FAST = dict(learning_rate=1e-2, min_lr=1e-3, log_interval=100)
-
-
-def evaluations(config: TrainConfig) -> list[dict]:
-    return [entry for entry in log(config.out_dir) if "val_nll" in entry]
 
 
 def test_fine_tuning_raises_the_accuracy(tiny, run, trained):

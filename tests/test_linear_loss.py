@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -132,15 +131,6 @@ def test_a_second_derivative_is_refused(reduction):
         torch.autograd.grad(loss.sum(), hidden, create_graph=True)
 
 
-def test_without_gradients():
-    (hidden, weight, _), ids = inputs(4)
-    for reduction in REDUCTIONS:
-        with torch.no_grad():
-            loss = linear_loss(hidden, weight, ids, reduction=reduction)
-        assert not loss.requires_grad
-        assert_equal([loss], [F.cross_entropy(hidden @ weight.T, ids, reduction=reduction).detach()])
-
-
 # ---- a head of one's own
 
 
@@ -247,28 +237,3 @@ def test_compiled_programs():
     for reduction in REDUCTIONS:
         ours, eager = (f(*tensors, reduction) for f in (torch.compile(step), step))
         assert_equal(with_gradients(ours, tensors), with_gradients(eager, tensors))
-
-
-def test_in_a_module_that_ddp_wraps():
-    """One process: its reducer must find the gradient of each parameter, also of one that is used twice."""
-
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight, self.bias = (nn.Parameter(random(*shape).detach()) for shape in ((V, C), (V,)))
-
-        def forward(self, ids: Tensor) -> Tensor:
-            hidden = F.embedding(ids, self.weight).tanh()
-            return linear_loss(hidden[:-1], self.weight, ids[1:], "entmax15", self.bias)
-
-    model, ids = Tied(), inputs(12)[1]
-    alone = with_gradients(model(ids), tuple(model.parameters()))
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        wrapped = nn.parallel.DistributedDataParallel(model)
-        loss = wrapped(ids)
-        loss.backward()
-    finally:
-        dist.destroy_process_group()
-    weight = 0.5  # the first of with_gradients
-    assert_equal([loss.detach(), *(weight * p.grad for p in model.parameters())], alone)

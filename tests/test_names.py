@@ -9,7 +9,7 @@ from model import GPT, GPTConfig
 def test_names_that_share_a_file_are_refused():
     check_apart(["a b", "a-b"])
     for names in (["a b", "a_b"], ["A", "a"], ["a", "a"]):
-        with pytest.raises(ValueError, match="name|share a file"):
+        with pytest.raises(ValueError, match="share a file"):
             check_apart(names)
 
 

@@ -163,15 +163,6 @@ def test_two_processes_build_one_label_store(out, seen, tokens, trained, tmp_pat
     assert computed == [[], list(range(0, len(built.records), 4))]
 
 
-def test_two_processes_train_from_the_store_that_one_would_open(out, tokens, trained):
-    stores = sorted(tokens.glob("train.labels-*.bin"))
-    config = configs(out / "one", str(trained))["noisy"]
-    assert train_in_process(config, tokens) == 0
-    assert sorted(tokens.glob("train.labels-*.bin")) == stores
-    # each process draws a dropout of its own: the losses are near, not equal
-    assert curve(out / "one" / "noisy") == pytest.approx(curve(out / "noisy"), rel=0.05)
-
-
 # ---- several nodes -----------------------------------------------------------------------------------------
 
 

@@ -54,12 +54,6 @@ def test_a_search_widens_the_first_comparison_alone():
     assert searched.best["worse"].half > 10 * alone.best["worse"].half and not alone.same
 
 
-def test_the_view_has_a_line_a_row():
-    (table, note) = ratios.view(ratios.compare(TABLE, SEARCH), {"worse": 1.5}).parts
-    assert table.loc["worse"].iloc[0] == "1.030" and table.loc["worse", "cost"] == "1.50"
-    assert table.loc["worse", "at the same places"] == "1.025" and "2 shared points" in note
-
-
 def test_no_perplexity_no_ratio():
     found = ratios.compare([{"row": "a", "overlay": "", "name": "a", "seed": 1, "training": {}}], SEARCH)
     assert not ratios.view(found, {}).parts
@@ -78,12 +72,6 @@ def test_cost_counts_the_teacher(tmp_path):
         {"baseline": 1.0, "taught": 1.5 + 1 + 0.1, "longer": 2.0}
     )
     assert ratios.pace_of(file, "another") == {}
-
-
-def test_the_figure_shows_what_is_far_ahead():
-    far = Estimate(math.log(0.8), 0.01, 0.0)
-    (ax,) = ratios.forest(ratios.Comparison("baseline", {"ahead": far}, {}, 0)).axes
-    assert ax.get_xlim()[0] < 0.8 < 1.1 < ax.get_xlim()[1]
 
 
 def test_a_ratio_too_large_for_a_number_is_inf():

@@ -3,7 +3,6 @@ for anything."""
 
 import json
 import math
-from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,11 +13,11 @@ import torch
 import report
 from config.defaults import TrainConfig
 from data.corpus import corpora, load_tokenizer, prepared, tokenizer_of
-from data.held_out import open_held_out
+from data.tokens import open_held_out
 from evaluate.measure import open_runs
 from evaluate.report.page import render
 from evaluate.report.runs import BEFORE, Drawing, examine, spread_places, word_text
-from evaluate.report.tables import ReportedTable, data_url, different_settings, open_table
+from evaluate.report.tables import ReportedTable, data_url, open_table
 from evaluate.sampling import held_out_prompts, weight_draws
 from evaluate.store import Store
 from evaluate.text import TextMeasure
@@ -81,8 +80,7 @@ HONEST |= {"stride": 16, "samples": 8, "dtype": "float32", "tokenizer": "", "tra
 
 def text_row(row: str, seed: int, **numbers) -> dict:
     """A row of the text measure."""
-    name = "evil" if row == EVIL else row
-    run = {"name": f"{name}-{seed}", "row": row, "overlay": "x", "seed": seed, "training": {"head": row}}
+    run = {"name": f"{row}-{seed}", "row": row, "overlay": "x", "seed": seed, "training": {"head": row}}
     return {"measure": "text", "definition": TextMeasure.definition, "settings": HONEST, **run, **numbers}
 
 
@@ -98,12 +96,12 @@ def table_of(folder: Path, *rows: dict, name: str = "x") -> Path:
 
 @pytest.fixture
 def seeds(tmp_path) -> Path:
-    """A table of two rows with three seeds each and of human text; one row has the name of a picture that
-    runs code. Texts of two rows lie beside it."""
+    """A table of two rows with three seeds each and of human text; a note and a text are a picture that runs
+    code. Texts of two rows lie beside it."""
     rows = []
     for seed in (1, 2, 3):
         rows.append(text_row("baseline", seed, ppl_tok=40.0 + seed, ppl_eps=40.0 + seed, self_bleu=11 + seed))
-        rows.append(text_row(EVIL, seed, ppl_tok=math.inf, ppl_eps=90.0 + seed, self_bleu=10.0))
+        rows.append(text_row("other", seed, ppl_tok=math.inf, ppl_eps=90.0 + seed, self_bleu=10.0))
     out = table_of(tmp_path, *rows, human_row(self_bleu=10.0, self_bleu_ci=0.5))
     texts = tmp_path / "x.samples"
     texts.mkdir()
@@ -124,15 +122,9 @@ def test_a_table_on_a_page(seeds):
     assert settings == ["baseline", "baseline"] and page.texts("Row")[0] == ["Row", "head"]
     assert numbers[1:] == ["42.00 ± 2.48 *", "42.00 ± 2.48 *", "13.00 ± 2.48 (+3.00) *"]
     assert each[1:4] == ["41.00", "42.00", "43.00"]
-    assert page.texts(EVIL)[1][1:] == ["inf", "92.00 ± 2.48", "10.00 ± 0.00 (+0.00)"]
+    assert page.texts("other")[1][1:] == ["inf", "92.00 ± 2.48", "10.00 ± 0.00 (+0.00)"]
     best = [text for row in page.rows for attributes, text in row if attributes.get("class") == "best"]
     assert best == numbers[1:]
-
-
-def test_a_page_says_what_it_is_and_how_it_was_made(seeds):
-    text = render([open_table(seeds, 1)], None, command=f"python report.py '{EVIL}'")
-    assert "<title>nanoHeads: x</title>" in text and "<h1>x</h1>" in text
-    assert "report.py &#39;&lt;img" in text and date.today().isoformat() in text and EVIL not in text
 
 
 def test_nothing_given_becomes_code_and_nothing_is_asked_of_a_network(seeds):
@@ -246,13 +238,6 @@ def test_next_words_stand_beside_the_truth(examined, trained_runs):
         assert truth[worst] == 0 and believed[worst] > 0 and len(runs.names) == 2
 
 
-def test_a_choice_of_shades_is_offered_where_there_are_two(examined):
-    runs = examined[2]
-    for scale, radios in ((runs.scale, 2), (runs.scale | {"epistemic": 0.0}, 0)):
-        page = Page(render([], runs._replace(scale=scale)))
-        assert sum(tag == "input" for tag, _ in page.tags) == radios
-
-
 def test_a_word_is_marked_where_the_language_forbids_it(examined):
     split, _, runs = examined
     machine, prompts, marked = split.truth.machine, held_out_prompts(split.ids, 6, 18, NEW).prompt, 0
@@ -281,10 +266,6 @@ def test_prompts_are_as_long_as_the_tables(folder, trained_runs, seeds, tmp_path
 
 
 # ---- mistakes
-
-
-def test_no_settings_are_shown_where_rows_differ_in_none():
-    assert different_settings({"a": {"head": "softmax"}, "b": {"head": "softmax"}}) is None
 
 
 def test_runs_of_two_corpora_or_data_of_another_tokenizer_are_refused(trained_runs, trained, token_folder):

@@ -1,7 +1,5 @@
 """FLOPs, MFU; the loader that runs ahead."""
 
-import re
-
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -36,15 +34,6 @@ def test_no_peak_is_guessed(monkeypatch, gpu, dtype, peak):
     assert peak_flops(torch.device("cpu"), dtype) is None
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: gpu)
     assert peak_flops(torch.device("cuda"), dtype) == peak
-
-
-def test_mfu_is_printed_where_the_peak_is_known(trainer, tiny, capsys, monkeypatch):
-    t = trainer(tiny())
-    assert train.train(t, None) == 0 and "MFU" not in capsys.readouterr().out
-    monkeypatch.setattr(train, "peak_flops", lambda *_: 1e9)
-    t.progress.step -= 1
-    assert train.train(t, None) == 0
-    assert re.search(r"MFU \d+\.\d%", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("micro_batch", [0, 2])

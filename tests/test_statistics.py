@@ -13,14 +13,12 @@ import pytest
 from eval_diversity import main
 from evaluate.columns import Column
 from evaluate.diversity import common_words, cut, text_metrics
-from evaluate.statistics import best_group, estimate, half_sampling_interval, holm, paired_p
+from evaluate.statistics import best_group, half_sampling_interval, holm, paired_p
 from evaluate.summary import grouped, marks, numbers_of, worse
 from evaluate.text import TextMeasure
-from evaluate.views import csv
 from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
-from training.run import Progress, Run, RunConfig
-from training.spent import spent
+from training.run import Progress, Run, RunConfig, spent
 
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]
 PPL = Column("ppl_eps", "PPL_eps", ".2f", "low", "")
@@ -80,13 +78,6 @@ def test_numbers_of_a_row():
     assert numbers_of(BLEU, nearer, far, human)["self_bleu_better"] is True
     one = numbers_of(PPL, {1: runs[1]}, base, {})  # one run says nothing of others
     assert math.isnan(one["ppl_eps_ci"]) and math.isnan(one["ppl_eps_diff_ci"]) and not one["ppl_eps_better"]
-
-
-def test_interval_of_a_mean():
-    assert estimate([1.0, 2.0, 3.0]).half == pytest.approx(4.302653 * 1 / math.sqrt(3))
-    # of many values it is the normal distribution's
-    assert estimate([0.0, 1.0] * 5000).half == pytest.approx(1.96 * 0.5 / 100, rel=1e-3)
-    assert math.isnan(estimate([1.0]).half) and math.isnan(estimate([1.0, math.inf]).half)
 
 
 # ---- who cannot be told from the best ----------------------------------------------------------------------
@@ -226,10 +217,6 @@ def test_a_view_as_markdown_latex_and_csv(tmp_path):
     sheet = pd.read_csv(tmp_path / "x.csv", index_col="name")
     assert sheet.loc["b", "ppl_eps"] == 32 and sheet.loc["b", "ppl_eps_seeds"] == "31.0 32.0 33.0"
     assert view.fitting(20).tables[0].shape == view.tables[0].T.shape
-
-
-def test_a_csv_runs_nothing():
-    assert csv(pd.DataFrame({"x": [1.0]}, index=pd.Index(["=1+1"], name="name"))) == "name,x\n'=1+1,1.0\n"
 
 
 # ---- texts of one length -----------------------------------------------------------------------------------

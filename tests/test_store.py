@@ -109,12 +109,3 @@ def test_a_file_that_is_not_ours_is_one_line(tmp_path, text):
         with pytest.raises(UserError, match=r"t\.jsonl"):
             do()
     assert path.read_bytes() == text.encode(errors="surrogateescape")
-
-
-def test_a_place_that_cannot_be_written_is_known_at_once(tmp_path):
-    (tmp_path / "file").touch()
-    (tmp_path / "t.jsonl").mkdir()
-    for out in ("file/t", "t"):
-        with pytest.raises(OSError):
-            Store.beside(tmp_path / out)
-    assert Store.beside("").rows("m") == []

@@ -91,7 +91,7 @@ def test_the_committed_tables_are_sound(files, tmp_path):
 def test_committed_rows_are_those_of_their_table():
     """What an earlier version did not record is the default, and no difference; of another optimizer it is
     one, or a table of it would keep those rows."""
-    c = asked("heads", results=str(RESULTS), tuning=str(RESULTS / "heads.jsonl"), partial=True, seeds=[2])
+    c = asked("heads", results=str(RESULTS), tuning=str(RESULTS / "heads.jsonl"), seeds=[2])
     rows = {row["name"]: row for row in Store(RESULTS / "heads.jsonl").rows("text") if "training" in row}
     for flags, says in ((c.flags, ""), (f"{c.flags} --optimizer=adamw", "optimizer ('muon', not 'adamw')")):
         jobs = [job for job in jobs_of(replace(c, flags=flags)) if job.out.name in rows]
@@ -224,12 +224,9 @@ def test_a_run_that_diverged_stays_in_a_table_of_kept_rows(whole, gone):
         assert "problem" in rows()[NAMES[3]] and rows()[NAMES[3]]["settings"] == rows()[NAMES[0]]["settings"]
 
 
-def test_a_partial_table_and_its_commands(whole, capsys):
+def test_the_commands_of_a_table(whole, capsys):
     make, trained = whole
-    with pytest.raises(ValueError):
-        make(partial=True)
     assert make(seeds=[1], **CURVE) == make(rows=["baseline"], **CURVE) == 0 and len(trained) == 3
-    assert make(partial=True, **CURVE) == 0 and len(trained) == 3
     capsys.readouterr()
     assert make(commands=True, rows=["smooth_gpt", "sig_gpt --teacher={first}"]) == 0 and len(trained) == 3
     lines = capsys.readouterr().out.splitlines()

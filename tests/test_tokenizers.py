@@ -23,7 +23,6 @@ from data.corpus import (
     prepared,
     tokenizer_of,
 )
-from data.held_out import open_held_out
 from data.text.prepare import corpus as text
 from data.tokenizers import (
     ByteTokenizer,
@@ -34,6 +33,7 @@ from data.tokenizers import (
     tokenizer_name,
     train_bpe,
 )
+from data.tokens import open_held_out
 from evaluate.jobs import Job
 from tests.fixtures import TINY, synthetic_text, train_in_process
 from training.run import Run

@@ -7,9 +7,7 @@ import math
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,26 +21,15 @@ import heads
 import train
 from common import device
 from data.batches import Windows, batch_indices
-from data.corpus import prepared
 from data.tokens import open_tokens
 from evaluate.curve import evaluations
 from evaluate.scoring import Score
 from heads import named_head
 from model import GPT, GPTConfig
-from tests.fixtures import (
-    TINY,
-    VOCAB,
-    curve,
-    handlers_kept,
-    log,
-    own_text,
-    progress,
-    train_in_process,
-    weights,
-)
+from tests.fixtures import TINY, VOCAB, curve, handlers_kept, log, progress, train_in_process, weights
 from training import checkpoint
 from training.gpt2 import to_gpt2
-from training.run import Run, difference
+from training.run import Run, difference, load_model
 
 ROOT = Path(__file__).resolve().parents[1]
 # every source of randomness but dropout
@@ -439,6 +426,27 @@ def test_divergence_stops_and_keeps_the_last_good_checkpoint(run, tiny, monkeypa
     assert steps(c.out_dir) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("how", [dict(gain=4.0), dict(gain=2.0, learn_gain=True)])
+def test_a_run_keeps_its_gain(how, run, tiny, trained):
+    """Trained, saved, resumed, scored and sampled from; another gain is another run."""
+    c = tiny(max_steps=3, **how)
+    assert run(c) == 0
+    c.resume, c.max_steps, c.lr_decay_steps = True, 4, 3
+    assert run(c) == 0
+    model, _ = load_model(c.out_dir, "last")
+    learned = model.head.log_gain is not None
+    assert learned == ("learn_gain" in how)
+    last = log(c.out_dir)[-1]
+    if learned:
+        assert 0 < abs(float(model.head.gain) - 2.0) < 0.1
+        assert last["gain"] == pytest.approx(float(model.head.gain))
+    else:
+        assert model.head.gain == 4.0 and "gain" not in last
+    c.gain = 3.0
+    with pytest.raises(ValueError, match="gain"):
+        run(c)
+
+
 # ---- precision ---------------------------------------------------------------------------------------------
 
 
@@ -624,27 +632,3 @@ def test_a_resumed_run_goes_on_with_its_wandb_run(run, tiny, monkeypatch):
 
 
 # ---- a process of its own (two of them: test_processes.py) -------------------------------------------------
-
-
-def test_sigterm_to_a_real_process(tiny, tmp_path):
-    source = str(own_text(tmp_path / "sigterm"))
-    folder = prepared("text", "bpe300", source)
-    c = tiny(dataset="text", source=source, lr_decay_steps=50, max_steps=1_000_000)
-    path, flags = Path(c.out_dir) / "log.jsonl", [f"--{k}={v}" for k, v in vars(c).items() if v != ""]
-    process = subprocess.Popen(
-        [sys.executable, "train.py", *flags], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    try:
-        for _ in range(1200):
-            if path.is_file() and path.read_text().count("\n") > 3:
-                break
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 143, process.stderr.read()
-    finally:
-        process.kill()
-        process.stderr.close()
-        shutil.rmtree(folder)
-    last = progress(c.out_dir)["step"]
-    assert last >= 3 and steps(c.out_dir) == list(range(1, last + 1))

@@ -1,6 +1,5 @@
 """GPT-2s of other programs: transformers' in and out, nanoGPT's in."""
 
-import re
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,19 +29,6 @@ SUPPORTED = {
 }
 
 
-def refuse_missing_path(name: str) -> None:
-    """UserError for a name that can only be a folder here, and is none.
-
-    The hub does not have it either, but would be asked for half a minute.
-    """
-    if Path(name).exists():
-        return
-    in_a_folder_here = "/" in name and Path(name.partition("/")[0]).is_dir()
-    a_path = name.startswith(("out/", "results/", ".", "/", "~"))
-    if a_path or in_a_folder_here or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        raise UserError(f"there is no folder {name!r}, and no model of the hub is called so")
-
-
 def read_gpt2(name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """(the configuration, the weights) that a run of ours has, of a GPT-2 of another program: the folder or
     hub name ("gpt2") of a GPT2LMHeadModel of transformers, or a checkpoint file of nanoGPT.
@@ -51,7 +37,6 @@ def read_gpt2(name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     differ by at most 4e-4 (tests/test_foreign.py). UserError if it cannot be read, is a variant of GPT-2 that
     this trunk does not compute, or has a vocabulary that nothing beside it names.
     """
-    refuse_missing_path(name)
     try:
         size, state = _nanogpt(name) if Path(name).is_file() else _transformers(name)
         vocab, tokenizer = size.vocab_size, _tokenizer_beside(name, size.vocab_size)

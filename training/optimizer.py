@@ -6,14 +6,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from common.device import capabilities, native
+from common.device import native_bfloat16
 from common.errors import UserError, reading
 from model import Attention, LanguageModel
 from training.run import Run
-
-# name -> the tensors of its state for each parameter, each as large as the parameter
-MOMENTS = ("exp_avg", "exp_avg_sq")
-STATE = {"AdamW": MOMENTS, "Adam": MOMENTS, "Muon": ("momentum_buffer",), "SGD": ("momentum_buffer",)}
 
 
 class Several:
@@ -108,7 +104,7 @@ def orthogonal(matrices: Tensor, dtype: torch.dtype, eps: float = 1e-7) -> Tenso
 def iteration_dtype(dtype: str, device: torch.device) -> torch.dtype:
     """What Muon iterates in beside products in `dtype`: bfloat16 if that is the run's and the device computes
     it; else float32."""
-    fast = dtype == "bfloat16" and native(dtype, device, capabilities(device))
+    fast = dtype == "bfloat16" and native_bfloat16(device)
     return torch.bfloat16 if fast else torch.float32
 
 
@@ -181,15 +177,3 @@ def load_optimizer(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScale
         optimizer.load_state_dict(state)
         for group, ours in zip(optimizer.param_groups, settings, strict=True):
             group.update(ours)
-        if not all(_fits(part) for part in getattr(optimizer, "parts", (optimizer,))):
-            raise UserError("it is of another model")
-
-
-def _fits(optimizer: torch.optim.Optimizer) -> bool:
-    return all(
-        state[key].shape == p.shape
-        and state[key].dtype == p.dtype
-        and ("step" not in state or state["step"].numel() == 1)  # Muon counts none
-        for p, state in optimizer.state.items()
-        for key in STATE[type(optimizer).__name__]
-    )

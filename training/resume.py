@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from common.config import Dtype
-from common.device import DTYPES, Precision, settle_dtype
+from common.device import DTYPES, Precision, choose_dtype
 from common.errors import UserError
 from model import LanguageModel
 from training.checkpoint import weights_digest
 from training.distributed import Processes
-from training.run import RESUMABLE, Run, RunConfig, difference, open_run
-from training.spent import spent
+from training.run import RESUMABLE, Run, RunConfig, difference, open_run, spent
 
 if TYPE_CHECKING:
     from config.defaults import TrainConfig
@@ -30,8 +29,8 @@ def learning_rate(c: "TrainConfig", step: int) -> float:
 
 
 def agreed_dtype(name: Dtype, begun: Dtype | None, procs: Processes) -> Precision:
-    """`settle_dtype` of rank 0, by its own device, for all processes."""
-    chosen = settle_dtype(name, procs.device, begun, procs.say)
+    """`choose_dtype` of rank 0, by its own device, for all processes."""
+    chosen = choose_dtype(name, procs.device, begun)
     return chosen._replace(name=DTYPES[procs.agreed(DTYPES.index(chosen.name))])
 
 
@@ -93,10 +92,7 @@ def start_from(c: RunConfig, model: LanguageModel) -> str:
         for k in fits:
             parameters[k].copy_(weights[k])
     new, unused = (", ".join(sorted(keys)) for keys in (parameters.keys() - fits, weights.keys() - fits))
-    was = weights["head.log_gain"].exp().item() if "head.log_gain" in weights else before.gain
-    now = torch.as_tensor(model.head.gain).item()
-    other = "" if math.isclose(was, now, rel_tol=1e-5) else f"; its gain was {was:.4g}, here {now:.4g}"
     kept = f"; as initialised: {new}" * bool(new) + f"; not used: {unused}" * bool(unused)
     if not run.foreign:
         c.init_weights, c.init_spent = weights_digest(run.path), spent(run)
-    return f"started from {name}{kept}{other}"
+    return f"started from {name}{kept}"

@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from common.places import labs_with
+from common.places import modules
 
 if TYPE_CHECKING:  # what imports torch: a command line is read without it
     from config.defaults import TrainConfig
@@ -72,9 +72,9 @@ class Lab(TrainingTask, Protocol):
 def lab_of(dataset: str) -> type[Lab] | None:
     """The task of the lab whose DATASETS have `dataset` (labs/NAME/task.py). None where that is text, which a
     lab may have prepared, too, or where the lab is not there."""
-    for lab in labs_with("task"):
+    for lab, task in modules("task").items():
         if dataset in importlib.import_module(f"labs.{lab}").DATASETS:
-            return importlib.import_module(f"labs.{lab}.task").TASK
+            return importlib.import_module(task).TASK
     return None
 
 

@@ -42,7 +42,7 @@ from common.config import Text, cli, read
 from common.errors import UserError, reading
 from common.files import real_path
 from common.hub import load
-from common.log import ProgressBar
+from common.log import progress_bar
 from data.corpus import (
     SPLITS,
     Contents,
@@ -269,7 +269,7 @@ def divided(
     others, at its end.
     """
     sizes, hashes = array("q"), array("Q")
-    for document in ProgressBar(documents(), "sizes", unit=" documents"):
+    for document in progress_bar(documents(), "sizes", unit=" documents"):
         size, sha256 = 0, hashlib.sha256()
         for line in document:
             raw = line.encode()

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from common.device import autocast, float64_device, get_dtype
-from data.held_out import Truth
 from data.tokenizers import Tokenizer, added
-from data.tokens import TokenFile
+from data.tokens import TokenFile, Truth
 from evaluate.measure import NamedRun
 from evaluate.metrics import Window, document_windows
 from evaluate.sampling import Prompts, entropies, generate, weight_draws

@@ -15,8 +15,8 @@ import torch
 
 from common.device import autocast, float64_device
 from common.errors import UserError
-from data.held_out import Truth
 from data.tokenizers import Tokenizer, added, ids_of
+from data.tokens import Truth
 from evaluate.decoding import Decoding, truncate
 from evaluate.report.page import PAGES, inline
 from evaluate.sampling import generate

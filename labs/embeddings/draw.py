@@ -21,7 +21,7 @@ from common.config import Positive, Seed, cli, read
 from common.device import get_device
 from common.errors import UserError, reading
 from common.files import beside, check_writable
-from common.log import ProgressBar
+from common.log import progress_bar
 from evaluate.store import Store
 from evaluate.text import TextMeasure
 from evaluate.views import read_texts, samples_file
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
     check_rows(texts)
     check_writable(beside(out, ".png"))
     scorer = open_scorer(c.scorer, get_device(c.device))
-    bar = ProgressBar(texts.items(), desc=f"embedded by {scorer.name}", leave=False)
+    bar = progress_bar(texts.items(), desc=f"embedded by {scorer.name}", leave=False)
     for path in draw_tsne({name: embed(scorer, of_row) for name, of_row in bar}, out, c.seed):
         print(f"wrote {path}")
     return 0

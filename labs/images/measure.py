@@ -26,10 +26,10 @@ import numpy as np
 import torch
 
 from common.config import Dtype, Field, Natural, NonNegative, Positive, Seed
-from common.device import float64_device, get_device, get_dtype, settle_dtype
+from common.device import choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError
-from common.log import ProgressBar
-from data.held_out import open_held_out
+from common.log import progress_bar
+from data.tokens import open_held_out
 from evaluate.checks import check_comparable, check_planned
 from evaluate.decoding import Decoding
 from evaluate.measure import Measure, NamedRun, Session, open_runs
@@ -138,7 +138,7 @@ class ImagesSession(Session):
     def __init__(self, c: ImagesConfig):
         """UserError for all that cannot be measured, before any work."""
         self.c, self.device = c, get_device(c.device)
-        self.dtype = settle_dtype(c.dtype, self.device).name
+        self.dtype = choose_dtype(c.dtype, self.device).name
         runs = open_runs(c.checkpoints)
         for entry in runs:
             what_is_drawn(entry.ckpt, c.data, any(scale != 1 for scale in c.cfg))
@@ -198,7 +198,7 @@ class ImagesSession(Session):
         """Pixels of images of the classes `labels`, the same ones again for the same run and settings."""
 
         def bar(batches: Any) -> Any:
-            return ProgressBar(batches, desc=f"{name}: guidance {point}", leave=False)
+            return progress_bar(batches, desc=f"{name}: guidance {point}", leave=False)
 
         codes = sample_codes(
             asker.model,

@@ -23,7 +23,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from common.config import Dtype, Positive, Seed, cli, read
-from common.device import float64_device, get_device, get_dtype, settle_dtype
+from common.device import choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError
 from common.files import check_writable, replacing
 from evaluate.decoding import Decoding, decoding_flags
@@ -97,7 +97,7 @@ def main(argv: list[str]) -> int:
     if Path(c.out).suffix == ".png":
         import_module("matplotlib")  # said now if it is not installed, not when all is drawn
     device = get_device(c.device)
-    dtype = settle_dtype(c.dtype, device)
+    dtype = choose_dtype(c.dtype, device)
     model, ckpt = load_model(c.checkpoint, c.which, device, get_dtype(dtype.name))
     _, layout, codec = what_is_drawn(ckpt, c.data, c.cfg != 1)
     if codec is None and Path(c.out).suffix == ".png":

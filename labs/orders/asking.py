@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from common.device import autocast
-from evaluate.scoring import score_windows
+from evaluate.scoring import score
 from heads import Weights
 from labs.orders.readers import reader_of
 from labs.orders.trunk import MASKED, along, hide
 from labs.sequences.questions import FREE, Questions
-from model import LanguageModel, Read, shifted
+from model import LanguageModel, Plan, Read, shifted
 
 ROUNDS = 4  # draws of hidden places of each window, for the bound of masked diffusion
 
@@ -71,8 +71,8 @@ def middle_bits(asker: Asker, windows: np.ndarray, gap: int, given: int = 0) -> 
             path = np.tile(gap_last, (len(tokens), 1))
             return _last(along(tokens, path, size.vocab_size, size.block_size), gap)
 
-        plan = list(range(len(windows) * (ROUNDS if asker.order == MASKED else 1)))
-        s = score_windows(asker.model, plan, read, asker.draws, asker.device, asker.dtype)
+        plan = Plan(list(range(len(windows) * (ROUNDS if asker.order == MASKED else 1))), read)
+        s = score(asker.model, windows, 0, asker.draws, asker.device, asker.dtype, plan=plan)
         return float(s.nll / s.tokens / np.log(2))
 
     return {side: bits(side) for side in sides}

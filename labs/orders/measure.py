@@ -28,9 +28,9 @@ import pandas as pd
 import torch
 
 from common.config import Dtype, Field, Natural, Positive, Seed
-from common.device import get_device, get_dtype, settle_dtype
+from common.device import choose_dtype, get_device, get_dtype
 from common.errors import UserError
-from common.log import ProgressBar
+from common.log import progress_bar
 from data.corpus import corpus_of
 from data.tokens import TokenFile
 from evaluate.checks import check_comparable, check_planned, open_split
@@ -84,7 +84,7 @@ def perplexities(asker: Asker, data: TokenFile, title: str, apart: bool) -> dict
     ids = data.ids[: len(data.ids) // length * length] if apart else data.ids  # one more begins no sequence
 
     def in_order(order: str) -> float:
-        bar = partial(ProgressBar, desc=f"{title}: {order or 'left to right'}", leave=False)
+        bar = partial(progress_bar, desc=f"{title}: {order or 'left to right'}", leave=False)
         how = plan(asker.model.trunk.config, ids, order, given) if order else None
         asked = asker.model, ids, 0, asker.draws, asker.device, asker.dtype
         s = score(*asked, progress=bar, plan=how, given=given)
@@ -128,7 +128,7 @@ class OrdersSession(Session):
     def __init__(self, c: OrdersConfig):
         """UserError for all that cannot be measured, before any work."""
         self.c, self.device = c, get_device(c.device)
-        self.dtype = settle_dtype(c.dtype, self.device).name
+        self.dtype = choose_dtype(c.dtype, self.device).name
         runs = open_runs(c.checkpoints)
         check_comparable(runs, any_order=True)
         self.subjects: Sequence[NamedRun] = runs

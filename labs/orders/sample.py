@@ -22,7 +22,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from common.config import Dtype, Natural, Positive, Seed, Text, cli, read
-from common.device import float64_device, get_device, get_dtype, settle_dtype
+from common.device import choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError
 from common.files import for_screen
 from data.corpus import tokenizer_of
@@ -73,7 +73,7 @@ def filler(c: FillConfig, kind: str, fills: str) -> Callable[..., Filled]:
 def main(argv: list[str]) -> int:
     c = read(FillConfig, argv, __doc__)
     device = get_device(c.device)
-    dtype = settle_dtype(c.dtype, device)
+    dtype = choose_dtype(c.dtype, device)
     model, ckpt = load_model(c.checkpoint, c.which, device, get_dtype(dtype.name))
     tokenizer, size = tokenizer_of(ckpt), model.trunk.config.block_size
     ids = gaps.with_gaps(c.infill or f"{c.prompt}<{c.length}>", tokenizer, size)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from common.device import to_float64
 from common.errors import UserError
-from common.log import ProgressBar
+from common.log import progress_bar
 from data.corpus import tokenizer_of
 from data.tokenizers import ids_of
 from data.tokens import open_tokens
@@ -249,7 +249,7 @@ class Judge:
         """
         texts = list(map(self.cut, texts))
         out: dict[str, Any] = {"scorer": self.origin}
-        pairs = ProgressBar(list(zip(prompts, texts)), desc=f"under {self.scorer.name}", leave=False)
+        pairs = progress_bar(list(zip(prompts, texts)), desc=f"under {self.scorer.name}", leave=False)
         nll = [continuation_nll(self.scorer, *pair) for pair in pairs]
         out |= {"gen_ppl": generative_perplexity(nll), "gen_tokens": sum(count for _, count in nll)}
         if halves:

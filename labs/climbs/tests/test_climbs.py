@@ -11,7 +11,7 @@ import torch
 import table
 from common.errors import UserError
 from data.corpus import SPLITS, prepared
-from data.held_out import open_held_out
+from data.tokens import open_held_out
 from evaluate.store import Store
 from labs.climbs import records
 from labs.climbs.rates import HIGHEST, LENGTH, LOWEST, RATES, WORDS, tokens_of

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from common.errors import UserError, reading
 from common.files import read_json, replacing, write_json
-from common.log import ProgressBar
+from common.log import progress_bar
 
 AT_ONCE = 500  # images
 FITTED = 200_000  # patches at most that k-means is fitted to
@@ -156,7 +156,7 @@ class VQ(Codec):
         optimizer = torch.optim.Adam(self.parameters(), self.RATE)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
         count, total = torch.ones(self.codes), torch.zeros_like(self.codebook)
-        bar = ProgressBar(range(steps), desc="vq")
+        bar = progress_bar(range(steps), desc="vq")
         for step in bar:
             x = torch.from_numpy(pixels[rng.integers(len(pixels), size=self.BATCH)]).float() / 255
             z = self.vectors(x)

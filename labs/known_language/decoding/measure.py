@@ -25,11 +25,10 @@ import torch
 from torch import Tensor
 
 from common.config import Dtype, Field, Positive, Seed
-from common.device import get_device, get_dtype, settle_dtype
+from common.device import choose_dtype, get_device, get_dtype
 from common.errors import UserError
-from common.log import ProgressBar
-from data.held_out import Truth
-from data.tokens import TokenFile
+from common.log import progress_bar
+from data.tokens import TokenFile, Truth
 from evaluate.checks import check_comparable, check_planned, open_split
 from evaluate.decoding import Decoding, truncate
 from evaluate.measure import Measure, NamedRun, Session, open_runs
@@ -127,7 +126,7 @@ class DecodingSession(Session):
     def __init__(self, c: DecodingConfig):
         """UserError for all that cannot be measured, before any work."""
         self.c, self.device = c, get_device(c.device)
-        self.dtype = settle_dtype(c.dtype, self.device).name
+        self.dtype = choose_dtype(c.dtype, self.device).name
         runs = open_runs(c.checkpoints)
         check_comparable(runs)
         self.subjects: Sequence[NamedRun] = runs
@@ -151,7 +150,7 @@ class DecodingSession(Session):
         draws = weight_draws(model, ckpt.record, self.c.samples, self.c.seed, self.dtype)
 
         def blocks(data: TokenFile, plan: list[Window]) -> Blocks:
-            bar = partial(ProgressBar, desc=f"{subject.name}: {data.path.stem}", leave=False)
+            bar = partial(progress_bar, desc=f"{subject.name}: {data.path.stem}", leave=False)
             return document_blocks(model, data.ids, plan, draws, self.device, self.dtype, progress=bar)
 
         return self._both(blocks)

@@ -13,19 +13,18 @@ import numpy as np
 
 from common.errors import UserError
 from common.files import replacing
-from data.held_out import truth_path
-from data.tokens import TokenFile
+from data.tokens import TokenFile, truth_path
 from labs.known_language.grammar.machine import UNKNOWN, Machine, Tables
 
-KIND = "grammar"  # the folder of this module, by which data.held_out finds it
+KIND = "grammar"  # the folder of this module, by which data.tokens finds it
 
 
 class GrammarTruth(NamedTuple):
-    """A data.held_out.Truth."""
+    """A data.tokens.Truth."""
 
     machine: Machine
     states: np.ndarray  # (T,) state in which each token of the split is chosen
-    info: dict[str, Any]  # what data.held_out.Truth asks for; sha256 of the split's text, and its tokens
+    info: dict[str, Any]  # what data.tokens.Truth asks for; sha256 of the split's text, and its tokens
 
     @property
     def end(self) -> int:

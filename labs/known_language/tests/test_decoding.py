@@ -9,7 +9,7 @@ import torch
 
 from common.errors import UserError
 from data.corpus import prepared
-from data.held_out import open_held_out
+from data.tokens import open_held_out
 from evaluate.decoding import Decoding, truncate
 from evaluate.metrics import document_windows
 from evaluate.scoring import document_blocks

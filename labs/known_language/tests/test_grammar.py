@@ -15,8 +15,7 @@ from common.config import read
 from common.log import entries
 from data.batches import Windows
 from data.corpus import SPLITS, folder_of, is_prepared, load_tokenizer, prepared
-from data.held_out import open_held_out, open_truth
-from data.tokens import open_tokens
+from data.tokens import open_held_out, open_tokens, open_truth
 from evaluate import scoring, text_numbers
 from evaluate.columns import TRUTH
 from evaluate.find import find_measure
@@ -32,7 +31,6 @@ from labs.known_language.grammar.grammar import RULES, build_language, places
 from labs.known_language.grammar.machine import UNKNOWN, Machine
 from labs.known_language.grammar.prepare import GrammarSettings
 from tests.fixtures import train_on
-from train import TrainConfig
 from training.run import load_model
 
 SOURCE = "seed=3 train=6000 validation=1500 test=1500 themes=5 nouns=12 verbs=8 adjectives=6 adverbs=4"
@@ -245,13 +243,6 @@ def test_other_rules_or_another_truth_are_refused(folder, tmp_path, monkeypatch)
         grammar.corpus.prepare(folder, "words", SOURCE)
 
 
-def test_the_evaluations_of_the_memorise_overlay_are_at_the_ends_of_epochs():
-    c, windows = read(TrainConfig, ["config/memorise.py"]), 50_012 // 128
-    epochs = [step * c.batch_size / windows for step in c.eval_steps]
-    assert epochs == pytest.approx([1, 2, 4, 8, 16, 32, 64], rel=0.03)
-    assert c.eval_steps[-1] == c.max_steps and c.block_size == 128
-
-
 def test_truth_round_trip(folder, truth, machine):
     tokens = open_tokens(folder / "validation.bin")
     assert np.array_equal(truth.states, machine.parse_stream(np.asarray(tokens.ids, np.int64)))
@@ -361,7 +352,7 @@ def test_a_run_has_the_same_score_in_the_library(run, folder, monkeypatch):
 
 def test_validity(folder, run):
     argv = [str(run), "--texts=4", "--prompt_tokens=30", "--new_tokens=30", "--device=cpu"]
-    data = TextMeasure().open(read_settings(PaperConfig, argv)).data
+    data = TextMeasure().session(read_settings(PaperConfig, argv)).data
     whole = {"validity": 1.0, "judged_tokens": pytest.approx(100, abs=20)}
     assert validity(data, data.prompts.human) == whole
     prompts, M = data.prompts, data.truth.machine

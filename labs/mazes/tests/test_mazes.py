@@ -10,7 +10,7 @@ import pytest
 
 from data.batches import Windows
 from data.corpus import SPLITS, load_tokenizer, prepared
-from data.held_out import open_held_out
+from data.tokens import open_held_out
 from evaluate.views import mean
 from labs.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Answers, Mazes
 from labs.orders.measure import OrdersConfig, OrdersSession, tables

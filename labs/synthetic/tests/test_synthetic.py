@@ -14,8 +14,7 @@ import table
 from common.errors import UserError
 from data.batches import Windows
 from data.corpus import SPLITS, folder_of, load_tokenizer, prepared
-from data.held_out import open_held_out
-from data.tokens import open_tokens
+from data.tokens import open_held_out, open_tokens
 from evaluate.store import Store
 from labs.sequences.exact import Chain, Sequences, SequenceTask
 from labs.synthetic.prepare import corpus as synthetic
