@@ -12,7 +12,7 @@ demo: .venv/done
 	for row in $(ROWS); do $(PY) train.py config/$$row.py config/tiny.py || exit 1; done
 	$(PY) eval_diversity.py $(RUNS) --texts 40 --prompt_tokens 14 --new_tokens 50 --out out/demo > out/demo.log
 	$(PY) report.py out/demo $(RUNS) --out out/demo.html
-	@echo 'A page to play with them: $(PY) report.py --serve $(RUNS)'
+	@echo 'A page to play with them: $(PY) labs/play/serve.py $(RUNS)'
 
 # The tests on as many processes as JOBS says, a file at a time, for what a file's tests share is made once; in the order
 # of names, for by default files of few tests come last, and some of these take longest.

@@ -3,7 +3,6 @@
     python report.py two out/baseline-tiny out/entmax15-tiny --prompt_tokens=14 --new_tokens=50
     python report.py results/heads results/grammar --out report.html
     python report.py results/grammar out/baseline-grammar-1 other=out/sig_gpt-grammar-1 --out report.html
-    python report.py --serve out/baseline-tiny out/entmax15-tiny      a page to play with, on this machine
 
 A table is the name of its store without its ending: results/NAME of table.py, or --out of eval_diversity.py.
 A run is its out folder, and needs its checkpoint and its corpus. Where the truth is known the runs' next-word
@@ -11,17 +10,15 @@ distributions stand beside it. All runs continue the same held-out prompts, each
 Bayesian rows also by epistemic uncertainty). A table follows with each of its measures, its groups and seeds,
 the figures that its rows give, and other pictures that lie beside it (NAME.*.png); without runs also texts of
 NAME.samples.
-
---serve opens a page at 127.0.0.1 in place of a file: type a prompt, and see what each run believes.
 """
 
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from common.config import Dtype, Field, Natural, Positive, Seed, cli, read
-from common.device import choose_dtype, get_device, get_dtype
+from common.config import Dtype, Natural, Positive, Seed, cli, read
+from common.device import choose_dtype, get_device
 from common.files import beside, check_writable, replacing
 from common.places import called
 from data.corpus import tokenizer_of
@@ -29,15 +26,11 @@ from evaluate.checks import check_comparable, check_text, open_split
 from evaluate.measure import NamedRun, open_runs
 from evaluate.report.page import render
 from evaluate.report.runs import Drawing, ReportedRuns, examine, spread_places
-from evaluate.report.serve import Player, Playground, serve_page
 from evaluate.report.tables import different_settings, open_table, table_path
-from evaluate.sampling import held_out_prompts, weight_draws
+from evaluate.sampling import held_out_prompts
 from evaluate.store import Store
 from evaluate.text import TextMeasure
 from model import context
-from training.run import load_model
-
-Port = Annotated[int, Field(ge=0, lt=2**16)]
 
 
 @dataclass
@@ -46,8 +39,6 @@ class ReportConfig:
     shown: list[str]                # TABLE ... [NAME=]RUN ...: tables, and out folders of training runs
     out: str = "report.html"        # the file to write
     prompts: Positive = 3           # whose continuations are shown
-    serve: bool = False             # a page to play with the runs, until Ctrl-C; nothing is written
-    port: Port = 8000               # of that page; 0: any that is free
     # of runs
     split: Literal["validation", "test"] = "test"
     data: str = ""                  # the prepared data folder; empty: the one of the first run
@@ -82,25 +73,8 @@ def examine_runs(c: ReportConfig, runs: list[NamedRun], tables: list[Path]) -> R
     return examine(runs, split, tokenizer_of(runs[0].ckpt), prompts, places, how)
 
 
-def open_playground(c: ReportConfig, runs: list[NamedRun]) -> Playground:
-    """The runs, and the start of the held-out text. UserError for runs of two vocabularies."""
-    check_comparable(runs)
-    device = get_device(c.device)
-    dtype, players = choose_dtype(c.dtype, device).name, []
-    for run in runs:
-        check_text(run.path, run.ckpt.config.dataset)
-        model, ckpt = load_model(run.path, device=device, dtype=get_dtype(dtype))
-        draws = weight_draws(model, ckpt.record, c.samples, c.seed, dtype)
-        players.append(Player(run.name, f"head {ckpt.config.head}", model, draws))
-    tokenizer, split = tokenizer_of(runs[0].ckpt), open_split(runs, c.data, c.split)
-    return Playground(players, tokenizer, split.truth, dtype, tokenizer.decode(split.ids[:8].tolist()))
-
-
 def main(argv: list[str]) -> int:
     c = read(ReportConfig, argv, __doc__)
-    if c.serve:
-        serve_page(open_playground(c, open_runs(c.shown)), c.port)
-        return 0
     out = Path(c.out)
     check_writable(out)
     paths = {argument: table_path(Path(argument).expanduser()) for argument in c.shown}

@@ -9,7 +9,7 @@ import torch
 
 from data.corpus import tokenizer_of
 from evaluate.decoding import Decoding
-from evaluate.report.serve import LENGTH, Player, Playground, make_server
+from labs.play.serve import LENGTH, PlayConfig, Player, Playground, make_server, open_playground
 from training.run import load_model
 
 
@@ -84,3 +84,8 @@ def test_it_serves_its_page_alone_and_to_itself(ask, method, path, headers):
 def test_what_cannot_be_asked_is_a_line(ask, change):
     status, text = ask("POST", "/write", {**GOOD, "seed": 1, **change})
     assert status == 400 and json.loads(text)["error"]
+
+
+def test_runs_are_opened(trained, token_folder):
+    opened = open_playground(PlayConfig([f"mine={trained}"], data=str(token_folder), device="cpu"))
+    assert [player.name for player in opened.players] == ["mine"] and opened.start

@@ -1,32 +1,62 @@
 """A page to play with, on this machine alone: next words of several runs side by side, and what each writes.
 
-The server answers three requests: the page, the next words of a text (/next) and a text that goes on
-(/write). It opens no file and no other address.
+    python labs/play/serve.py out/baseline-tiny out/entmax15-tiny       until Ctrl-C, at 127.0.0.1
+
+Type a prompt, and see what each run believes, beside the truth where it is known. The server answers three
+requests: the page, the next words of a text (/next) and a text that goes on (/write). It opens no file and no
+other address.
 """
 
 import json
+import sys
 import threading
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 import torch
+from markupsafe import Markup
 
-from common.device import autocast, float64_device
+from common.config import Dtype, Field, Positive, Seed, cli, read
+from common.device import autocast, choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError
+from data.corpus import tokenizer_of
 from data.tokenizers import Tokenizer, added, ids_of
 from data.tokens import Truth
+from evaluate.checks import check_comparable, check_text, open_split
 from evaluate.decoding import Decoding, truncate
+from evaluate.measure import open_runs
 from evaluate.report.page import PAGES, inline
-from evaluate.sampling import generate
+from evaluate.sampling import generate, weight_draws
 from heads import Weights
 from model import LanguageModel
+from training.run import load_model
 
+HERE = Path(__file__).parent
 HOST = "127.0.0.1"
 WORDS = 12  # of each model that are shown
 LENGTH = 40  # tokens that "write" adds
 LARGEST = 100_000  # bytes of a request
+
+
+@dataclass
+class PlayConfig:
+    # fmt: off
+    runs: list[str]                 # [NAME=]RUN ...: out folders of training runs
+    port: Annotated[int, Field(ge=0, lt=2**16)] = 8000  # 0: any that is free
+    split: Literal["validation", "test"] = "test"       # whose first words the page begins with
+    data: str = ""                  # the prepared data folder; empty: the one of the first run
+    samples: Positive = 8           # weight draws of Bayesian rows
+    seed: Seed = 1337               # of these
+    device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
+    dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
+    # fmt: on
 
 
 class Player(NamedTuple):
@@ -117,8 +147,9 @@ class Playground:
             return self.next(text, decoding)
 
     def page(self) -> str:
-        shown = {"style": inline("style.css"), "script": inline("serve.js")}
-        return PAGES.get_template("serve.html").render(shown, players=self.players, start=self.start)
+        page = PAGES.from_string((HERE / "serve.html").read_text(encoding="utf-8"))
+        script = Markup((HERE / "serve.js").read_text(encoding="utf-8"))
+        return page.render(style=inline("style.css"), script=script, players=self.players, start=self.start)
 
 
 def make_server(playground: Playground, port: int) -> ThreadingHTTPServer:
@@ -166,11 +197,31 @@ def make_server(playground: Playground, port: int) -> ThreadingHTTPServer:
     return ThreadingHTTPServer((HOST, port), Handler)
 
 
-def serve_page(playground: Playground, port: int) -> None:
-    """Serves the page until Ctrl-C."""
-    with make_server(playground, port) as server:
+def open_playground(c: PlayConfig) -> Playground:
+    """The runs, and the start of the held-out text. UserError for runs of two vocabularies."""
+    runs, players = open_runs(c.runs), []
+    check_comparable(runs)
+    device = get_device(c.device)
+    dtype = choose_dtype(c.dtype, device).name
+    for run in runs:
+        check_text(run.path, run.ckpt.config.dataset)
+        model, ckpt = load_model(run.path, device=device, dtype=get_dtype(dtype))
+        draws = weight_draws(model, ckpt.record, c.samples, c.seed, dtype)
+        players.append(Player(run.name, f"head {ckpt.config.head}", model, draws))
+    tokenizer, split = tokenizer_of(runs[0].ckpt), open_split(runs, c.data, c.split)
+    return Playground(players, tokenizer, split.truth, dtype, tokenizer.decode(split.ids[:8].tolist()))
+
+
+def main(argv: list[str]) -> int:
+    c = read(PlayConfig, argv, __doc__)
+    with make_server(open_playground(c), c.port) as server:
         print(f"http://{HOST}:{server.server_port}  (Ctrl-C ends it)", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
             print()
+    return 0
+
+
+if __name__ == "__main__":
+    cli(main)

@@ -1,0 +1,1 @@
+"""A page to play with: what each run believes comes next."""
