@@ -8,6 +8,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import contextlib
 import io
 import json
+import math
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +17,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import evaluate.text_task
 import train
 from data.corpus import Contents, Split, prepare_splits
-from evaluate import figures, text_numbers
+from evaluate import text_numbers
 from evaluate.metrics import Calibration
+from evaluate.store import Store
+from evaluate.views import read_texts, samples_file
+from model import LanguageModel, build
 
 text_numbers.ENOUGH_WORDS = 0  # the tests' texts are of a few words
 os.fsync = lambda fd: None  # nothing here need outlive a power cut, and each waits for the disk
@@ -150,23 +154,49 @@ def trainer(token_folder, monkeypatch):
     return make
 
 
+def random_model(head: str = "softmax", block: int = 12, spread: float = 0.3, **changes) -> LanguageModel:
+    """A model with opinions on 61 tokens; the noise of Bayesian weights is as large as the weights."""
+    torch.manual_seed(0)
+    size = dict(vocab_size=61, block_size=block, n_layer=2, n_head=2, n_embd=16, dropout=0.1)
+    model = build(size | dict(head=head, head_args={}, bayesian=False, prior_sigma=0.5) | changes).eval()
+    with torch.no_grad():
+        for k, p in model.named_parameters():
+            p.fill_(math.log(0.3)) if k.endswith("log_sigma") else p.add_(spread * torch.randn(p.shape))
+    return model
+
+
+def chi_square(counts: np.ndarray, p: np.ndarray) -> float:
+    """How many standard deviations the chi-square statistic is above its mean; 0 where one word is certain.
+
+    Words expected less than 5 times are pooled.
+    """
+    expected = p * counts.sum()
+    rare = expected < 5
+    counts, expected = (np.append(x[~rare], x[rare].sum()) for x in (counts, expected))
+    keep = expected > 0
+    statistic, dof = ((counts - expected)[keep] ** 2 / expected[keep]).sum(), keep.sum() - 1
+    return (statistic - dof) / math.sqrt(2 * max(1, dof))
+
+
+def rows(out: Path) -> dict[str, dict]:
+    """The rows of a table of texts, by name."""
+    return {r["name"]: r for r in Store(out.with_name(out.name + ".jsonl")).rows("text")}
+
+
+def samples(out: Path, name: str) -> list[str]:
+    """The texts of a row."""
+    return read_texts(samples_file(out, name))
+
+
+def scale(folder: Path, factor: float) -> None:
+    """Another model in a checkpoint: the weights times `factor`."""
+    weights = folder / "model.safetensors"
+    save_file({k: v * factor for k, v in load_file(weights).items()}, weights)
+
+
 def over(code: int) -> SimpleNamespace:
     """A process that has ended."""
     return SimpleNamespace(returncode=code, poll=lambda: code, terminate=lambda: None)
-
-
-@pytest.fixture
-def said(monkeypatch) -> list[str]:
-    """The text of each figure that is written."""
-    said, write = [], figures.write
-
-    def writing(fig, path):
-        titles = [ax.get_title() for ax in fig.axes]
-        said.append("\n".join([*titles, fig.get_supxlabel()]))
-        return write(fig, path)
-
-    monkeypatch.setattr(figures, "write", writing)
-    return said
 
 
 def weights(out: str | Path, which: str = "last") -> dict[str, torch.Tensor]:

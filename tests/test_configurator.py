@@ -220,20 +220,6 @@ def test_every_row_fits_every_overlay(path):
         assert "labels" not in row or not row.keys() & read_config(overlay).keys()
 
 
-@pytest.mark.parametrize(
-    "flags, key",
-    [
-        ("--min_lr=1", "min_lr"),
-        ("--lr_decay_steps=5", "lr_decay_steps"),
-        ("--learning_rate=0 --min_lr=0 --readout_lr=1", "readout_lr"),
-        ("--labels=soft --keep_true=False --head=soft_targets", "keep_true"),
-    ],
-)
-def test_values_that_cannot_stand_together(flags, key):
-    with pytest.raises(UserError, match=key):
-        read(TrainConfig, flags.split())
-
-
 # ---- the door ----------------------------------------------------------------------------------------------
 
 PROGRAMS = [

@@ -8,23 +8,9 @@ from pathlib import Path
 import pytest
 
 from data import corpus
-from docs.house import names_in, tracked
+from docs.house import tracked
 
 ROOT = Path(__file__).resolve().parents[1]
-BESIDE = ("labs", "tests", "docs", "bench", "results", "out", ".venv")  # what is not the core
-CORE = sorted(
-    path
-    for path in (*ROOT.glob("*.py"), *ROOT.glob("*/**/*.py"))
-    if path.relative_to(ROOT).parts[0] not in BESIDE
-)
-names = lambda path: path.relative_to(ROOT).as_posix()
-
-
-def test_the_core_and_its_tests_import_no_lab():
-    """So each lab can be deleted: what is not imported by name is found by a look into labs/."""
-    files = [*CORE, *(ROOT / "tests").glob("*.py")]
-    assert {"train.py", "heads/softmax.py", "evaluate/text.py"} <= {names(path) for path in files}
-    assert [names(path) for path in files if any(name.startswith("labs") for name in names_in(path))] == []
 
 
 def test_without_labs_the_tests_of_the_core_are_found_and_run(tmp_path):

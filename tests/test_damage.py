@@ -2,6 +2,7 @@
 changed. What the line says else is not tested."""
 
 import json
+import math
 import shlex
 import shutil
 import sys
@@ -111,15 +112,20 @@ FLAGS = {  # program and a good command of it -> flags that cannot be; each line
     f"tokenizer=bpe{'9' * 5000} tokenizer=bpe999999999 dataset=../x head=hexmax head_args=7 head_args.x=1 "
     f"head_args={'[' * 5000} trunk_args.x=1 n_layer.x=1 device=tpu dtype=int8 name=a/b max_steps=1e9 "
     "trunk_args.order=backwards out_dir=/dev/null/x out_dir=run source=a\0b row=a\x1b[2J "
-    "overlay=\udcff wandb_project=a\x07 init_from=out/nosuch",
+    "overlay=\udcff wandb_project=a\x07 init_from=out/nosuch min_lr=1 lr_decay_steps=1",
+    ("train", f"{TRAIN} --learning_rate=0 --min_lr=0"): "readout_lr=1",
+    ("train", f"{TRAIN} --labels=soft --head=soft_targets"): "keep_true=False",
     ("augment", LABELS): "candidates=0 teacher=out/nosuch labels=true",
     ("sample", SAMPLE): f"seed={BIG} seed=-1 length=0 length temperature=nan top_p=2 which=none "
     "prompts=nosuch prompts=novels devic=cpu device=cuda:99 prompt=\udcff",
     ("eval", EVAL): f"seed={BIG} texts=x stride=99 loops=0 new_tokens=99 data=nosuch split=train",
     ("table", CURVE): "measure=nosuch measure=order out=/",
-    ("table", "--rows=[\"'baseline'\"]"): "rows=[] rows=[7] seeds=['x'] seeds=[-1] jobs=0 overlay=nosuch",
+    ("table", "--rows=[\"'baseline'\"]"): "rows=[] rows=[7] seeds=['x'] seeds=[-1] jobs=0 overlay=nosuch "
+    "evaluate=--nonsense=1 evaluate=--texts=1 rows=['baseline','baseline'] "
+    r"rows=['baseline\x20--hed=softmax'] rows=['baseline\x20--teacher={frist}']",
+    ("table", "--rows=[\"'baseline'\"] --tuned"): "seeds=[1]",
     ("report", "run --device=cpu"): "prompts=0 data=novels out=novels",
-    ("text", TEXT): "tokenizer=gpt9 column=x source=nosuch out=prompts.txt",
+    ("text", TEXT): "tokenizer=gpt9 tokenizer=run/best/config.json column=x source=nosuch out=prompts.txt",
     ("wiki", "--tokenizer=bpe270 --out=new --source=novels"): "source=nosuch lines=-1",
 }
 
@@ -130,7 +136,7 @@ FLAGS = {  # program and a good command of it -> flags that cannot be; each line
     ids=lambda text: ascii(text)[-40:],
 )
 def test_a_value_that_cannot_be_is_refused(call, program, arguments, flag):
-    key, _, value = flag.partition("=")
+    key, _, value = flag.rpartition("--")[2].partition("=")
     code, err = call(program, [*shlex.split(arguments), f"--{flag}"])
     named = [key.partition(".")[0], value] if value.isprintable() and value else [key.partition(".")[0]]
     assert code == 2 and any(name in err for name in named), (code, err)
@@ -143,6 +149,7 @@ def test_a_value_that_cannot_be_is_refused(call, program, arguments, flag):
         *(("sample", "", "checkpoint"), ("sample", "run novels", "novels"), ("sample", "nosuch", "nosuch")),
         *(("eval", "words run", "words"),),
         *(("table", "--measure=orders nosuch", "nosuch"), ("report", "results/nosuch", "nosuch")),
+        ("table", "--rows=[\"'baselin'\"]", "config/baselin.py"),
         ("sample", [*SAMPLE.split(), "--infill=<3>"], "infill"),
     ],
 )
@@ -174,6 +181,9 @@ def test_torchruns_variables_half_set(variables, call, monkeypatch):
 DEEP = b"[" * 99_999
 NO_JSON = [b"", b"{", b"[]", b"null", b"7", b'"x"', DEEP, b"\xff\xfe", b'{"a": ' + b"9" * 5000 + b"}"]
 NO_JSON += [b'{"a": NaN}', b'{"a": 1e999}', b'{"a": "\\u001b[2J"}', b'{"a": "\\ud800"}']
+ROW = {"measure": "m", "definition": 1, "name": "a", "settings": {}}
+BAD = {"x": math.nan}, {"name": "../a"}, {"definition": True}, {"settings": 3}, {"training": 3}
+NO_ROWS = [b'{"rows": []}', *(json.dumps(ROW | bad).encode() for bad in BAD)]
 FILES = [  # a file (a pattern), and a command that reads it
     ("sample", SAMPLE, "run/best/config.json"),
     ("sample", SAMPLE, "run/best/progress.json"),
@@ -181,6 +191,7 @@ FILES = [  # a file (a pattern), and a command that reads it
     ("sample", SAMPLE, "run/best/tokenizer.json"),
     ("train", f"settings.py {TRAIN}", "settings.py"),
     ("train", RESUME, "run/last/optimizer.pt"),
+    ("train", RESUME, "run/last/model.safetensors"),
     ("train", RESUME, "run/last/progress.json"),
     ("train", TRAIN, f"{BPE}/train.bin"),
     ("train", TRAIN, f"{BPE}/validation.json"),
@@ -192,6 +203,7 @@ FILES = [  # a file (a pattern), and a command that reads it
     ("report", "results/e run --device=cpu --prompts=1 --new_tokens=3 --out=new.html", "results/e.jsonl"),
     ("text", TEXT, "novels/a.txt"),
     ("text", TEXT, "novels/rows.jsonl"),
+    ("text", "--tokenizer=run/last/tokenizer.json --source=novels --out=new", "run/last/tokenizer.json"),
 ]
 
 
@@ -214,10 +226,12 @@ def test_a_damaged_file_is_named(call, whole, program, arguments, pattern):
     )
     if path.suffix == ".jsonl":
         # of rows of text, one without the column has none
-        rows = (b'{"a": ', b"null") if program == "text" else ()
-        bad = [old + line + b"\n" for line in NO_JSON if line and not line.startswith(rows)]
+        texts = [line for line in NO_JSON[1:] if not line.startswith((b'{"a": ', b"null"))]
+        bad = [old + line + b"\n" for line in (texts if program == "text" else NO_JSON[1:] + NO_ROWS)]
     if path.suffix == ".json":
         bad += NO_JSON if pattern.startswith("run/best") else NO_JSON[1::4]
+    if pattern.endswith(("last/model.safetensors", "labels-*.bin")):
+        bad.append(old[:-9] + bytes([old[-9] ^ 4]) + old[-8:])
     for content in bad:
         code, err = call(program, arguments, {name: content})
         assert code == 2 and path.name in err, (content[:80], code, err)

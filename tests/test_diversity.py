@@ -15,12 +15,9 @@ def mean(values: list[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def others(texts: list, i: int) -> list:
-    return texts[:i] + texts[i + 1 :]
-
-
-def sacre_self_bleu(texts: list[str]) -> float:
-    return mean([sacrebleu.sentence_bleu(text, others(texts, i)).score for i, text in enumerate(texts)])
+def sacre_self_bleu(texts: list[str], tokenize: str = "13a") -> float:
+    score = lambda i: sacrebleu.sentence_bleu(texts[i], texts[:i] + texts[i + 1 :], tokenize=tokenize).score
+    return mean([score(i) for i in range(len(texts))])
 
 
 def random_texts(seed: int) -> list[list[str]]:
@@ -49,7 +46,8 @@ def test_self_bleu_sacre_is_sacrebleu_to_the_last_bit():
     assert len(set(values)) > 75
 
 
-def test_self_bleu_sacre_tokenizes_as_sacrebleu():
+@pytest.mark.parametrize("tokenize", ["13a", "zh", "char"])
+def test_self_bleu_sacre_tokenizes_as_sacrebleu(tokenize):
     texts = [
         "The price, 1,000.50 dollars, rose.\n",
         "  a well-\nknown &quot;price&quot; of 1,000 -- (so-called)",
@@ -59,8 +57,9 @@ def test_self_bleu_sacre_tokenizes_as_sacrebleu():
         "cut at a line end-\n",
         "a line end cut",
         "   ",
+        *(*HUMAN["zh"], *HUMAN["char"], "GPT-2 有 1.5 亿个参数。", ""),
     ]
-    assert diversity.self_bleu_sacre(texts) == sacre_self_bleu(texts)
+    assert diversity.self_bleu_sacre(texts, tokenize) == sacre_self_bleu(texts, tokenize)
 
 
 def test_self_bleu_known_values():
@@ -186,16 +185,6 @@ def test_a_loop_is_less_diverse_than_people_and_noise_more(language, monkeypatch
         assert metric(least, tokenize) < metric(most, tokenize), key
     repetition = diversity.TEXT_METRICS["seq_rep_4"]
     assert repetition(loop, tokenize) > 0.7 > 0.1 > repetition(human, tokenize) >= repetition(noise, tokenize)
-
-
-@pytest.mark.parametrize("tokenize", ["zh", "char"])
-def test_self_bleu_of_other_tokenizers_is_sacrebleus(tokenize):
-    texts = [*HUMAN["zh"], *HUMAN["char"], "GPT-2 有 1.5 亿个参数。", ""]
-    scores = [
-        sacrebleu.sentence_bleu(text, [*texts[:i], *texts[i + 1 :]], tokenize=tokenize).score
-        for i, text in enumerate(texts)
-    ]
-    assert diversity.self_bleu_sacre(texts, tokenize) == pytest.approx(mean(scores), abs=1e-12)
 
 
 @pytest.mark.parametrize("tokenize", ["13a", "zh", "char"])

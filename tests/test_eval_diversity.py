@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from data.corpus import load_tokenizer
 from data.tokens import open_tokens
@@ -20,11 +19,9 @@ from evaluate.names import REFERENCES
 from evaluate.sampling import held_out_prompts
 from evaluate.scoring import TemperedCalibration, fit_temperature, score
 from evaluate.settings import PaperConfig, read_settings, run_seed
-from evaluate.store import Store
 from evaluate.text import TextMeasure, TextSession
 from evaluate.text_numbers import reference_texts
-from evaluate.views import read_texts, samples_file
-from tests.fixtures import TINY, train_in_process
+from tests.fixtures import TINY, rows, samples, scale, train_in_process
 from train import TrainConfig
 from training.run import load_model
 
@@ -73,14 +70,6 @@ def honest(trained, sig, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("tables") / "table"
     assert main([str(trained), str(sig), *SMALL, f"--out={out}"]) == 0
     return out
-
-
-def rows(out: Path) -> dict[str, dict]:
-    return {r["name"]: r for r in Store(out.with_name(out.name + ".jsonl")).rows("text")}
-
-
-def samples(out: Path, name: str) -> list[str]:
-    return read_texts(samples_file(out, name))
 
 
 def settings(*argv: str):
@@ -212,7 +201,8 @@ def test_continuations_alone_are_scored(trained, token_folder, tmp_path, monkeyp
     assert same({k: r[k] for k in text_metrics(want, 1, 4)}, text_metrics(want, 1, 4))
 
 
-def test_the_seed_is_the_table(honest, trained, sig, tmp_path, capsys):
+def test_the_seed_is_the_table(honest, trained, sig, variant, tmp_path):
+    """And a run that was trained with another seed has other texts."""
     for name, seed in (("again", 1337), ("other", 7)):
         assert main([str(trained), str(sig), *SMALL, f"--seed={seed}", f"--out={tmp_path / name}"]) == 0
     for kind in ("md", "csv"):
@@ -222,9 +212,10 @@ def test_the_seed_is_the_table(honest, trained, sig, tmp_path, capsys):
         assert samples(honest, name) == samples(tmp_path / "again", name) != samples(tmp_path / "other", name)
     # nothing is random where weights are points
     assert rows(honest)["baseline"]["nll"] == rows(tmp_path / "other")["baseline"]["nll"]
-
-
-# ---- files -------------------------------------------------------------------------------------------------
+    runs = [f"twin={trained}", f"third={variant('third', seed=7)}"]
+    assert main([*runs, *SMALL, f"--out={tmp_path / 'again'}"]) == 0
+    texts = [samples(tmp_path / "again", name) for name in ("baseline", "twin", "third")]
+    assert texts[0] == texts[1] != texts[2]
 
 
 # ---- a second run ------------------------------------------------------------------------------------------
@@ -296,11 +287,6 @@ def test_a_run_that_is_stopped_goes_on(trained, sig, tmp_path, monkeypatch, hone
 # ---- degenerate models -------------------------------------------------------------------------------------
 
 
-def scale(path: Path, factor: float) -> None:
-    weights = path / "model.safetensors"
-    save_file({k: v * factor for k, v in load_file(weights).items()}, weights)
-
-
 def test_a_model_of_no_numbers_is_a_row_that_says_so(trained, variant, tmp_path):
     out, bad = tmp_path / "t", variant("bad", name="bad")
     scale(bad, math.nan)
@@ -316,10 +302,8 @@ def test_a_model_of_no_numbers_is_a_row_that_says_so(trained, variant, tmp_path)
 @pytest.mark.parametrize(
     "flags, key",
     [
-        (["--new_tokens=13"], "new_tokens"),
         (["--texts=1000"], "split"),
         (["--protocol=paper", "--texts=15"], "texts"),
-        (["--stride=17"], "stride"),
         (["--protocol=paper", "--texts=20", "--prompt_tokens=17"], "block_size"),
         (["HUMAN"], "name"),
         (["SAME"], "baseline"),

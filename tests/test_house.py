@@ -32,6 +32,13 @@ def test_imports_go_one_way():
     assert not wrong
 
 
+def test_the_core_and_its_tests_import_no_lab():
+    """So each lab can be deleted: what is not imported by name is found by a look into labs/."""
+    files = [p for p in tracked("*.py") if p.relative_to(ROOT).parts[0] not in ("labs", "docs", "bench")]
+    assert {"train.py", "test_house.py", "softmax.py"} <= {path.name for path in files}
+    assert [path for path in files if any(name.startswith("labs") for name in names_in(path))] == []
+
+
 def test_programs_on_top():
     assert len(programs()) <= 8
 
@@ -39,4 +46,3 @@ def test_programs_on_top():
 def test_what_a_training_imports():
     files = {path for path in imported("train.py") if "heads" not in path.parts}  # each head may have a file
     assert len(files) <= 33 and sum(map(lines, files)) <= 5750  # the text task and its scoring among them
-    assert not [path for path in files if path.is_relative_to(ROOT / "labs")]

@@ -293,6 +293,8 @@ def test_number_of_parameters():
         count = lambda **size: sum(p.numel() for p in GPT(GPTConfig(**size)).parameters())
         assert count(block_size=1024) == 124_439_808 + 47 * 768
         assert count() == 124_439_808 + 47 * 768 - 512 * 768
+    c = GPTConfig(vocab_size=300, block_size=7, n_layer=3, n_head=2, n_embd=6)
+    assert c.parameters == sum(p.numel() for p in GPT(c).parameters())
 
 
 def test_initialisation():

@@ -11,23 +11,12 @@ from evaluate.decoding import Decoding
 from evaluate.sampling import entropies, generate
 from model import LanguageModel, build
 from sample import Stream
+from tests.fixtures import chi_square
+from tests.fixtures import random_model as tiny
 from training import checkpoint
 from training.run import Progress, RunConfig
 
 V = 61
-
-
-def tiny(
-    head: str = "softmax", block: int = 12, bayesian: bool = False, vocab: int = V, spread: float = 0.3
-) -> LanguageModel:
-    """A random model with opinions; the noise of Bayesian weights is as large as the weights."""
-    torch.manual_seed(0)
-    size = dict(vocab_size=vocab, block_size=block, n_layer=2, n_head=2, n_embd=16, dropout=0.1)
-    model = build(size | dict(head=head, head_args={}, bayesian=bayesian, prior_sigma=0.5)).eval()
-    with torch.no_grad():
-        for k, p in model.named_parameters():
-            p.fill_(math.log(0.3)) if k.endswith("log_sigma") else p.add_(spread * torch.randn(p.shape))
-    return model
 
 
 def prompt(batch: int, length: int) -> torch.Tensor:
@@ -61,7 +50,7 @@ def sampled(
 @pytest.mark.parametrize("bayesian", [False, True], ids=["point", "bayesian"])
 def test_cached_equals_uncached(head, block, start, how, bayesian):
     """Token for token over 60 tokens, some times past block_size, three texts at once."""
-    model = tiny(head, block, bayesian)
+    model = tiny(head, block, bayesian=bayesian)
     (a, ha), (b, hb) = (
         sampled(model, prompt(3, start), 60, cached=cached, **how) for cached in (True, False)
     )
@@ -97,28 +86,13 @@ def test_temperature_0_is_argmax():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("head, bayesian", [("softmax", True), ("sigmoid", False)])
-def test_first_tokens_come_as_often_as_scored(head, bayesian):
-    """Chi-square within 5 standard deviations; the softmax of a sigmoid's logits would be far off."""
-    N, model = 30_000, tiny(head, bayesian=bayesian, spread=0.2)
-    start = prompt(1, 3)
-    counts = torch.bincount(sampled(model, start.expand(N, 3), 1)[0][:, 0], minlength=V).double()
-
-    def deviation(p: torch.Tensor) -> float:
-        rare = N * p < 5  # pooled
-        e = torch.cat((N * p[~rare], N * p[rare].sum()[None]))
-        o = torch.cat((counts[~rare], counts[rare].sum()[None]))
-        e, o = (e, o) if rare.any() else (e[:-1], o[:-1])
-        df = len(e) - 1
-        return (((o - e) ** 2 / e).sum().item() - df) / math.sqrt(2 * df)
-
+def test_first_tokens_come_as_often_as_scored():
+    """By the mean of three draws of the weights, which is not the distribution of one."""
+    model, start = tiny(bayesian=True, spread=0.2), prompt(1, 3)
+    counts = torch.bincount(sampled(model, start.expand(30_000, 3), 1)[0][:, 0], minlength=V).numpy()
     hidden, draws = model.trunk(start)[:, -1], model.head.draws(3, 7)
-    assert abs(deviation(model.head.log_probs(hidden, draws)[0].double().exp())) < 5
-    # one draw of three, or another head's distribution, is another distribution
-    softmax = torch.log_softmax(hidden @ model.trunk.wte.weight[:V].t(), 1)
-    other = model.head.log_probs(hidden, draws[:1]) if bayesian else softmax
-    if bayesian or head == "sigmoid":
-        assert deviation(other[0].double().exp()) > 20
+    p = lambda draws: model.head.log_probs(hidden, draws)[0].double().exp().numpy()
+    assert abs(chi_square(counts, p(draws))) < 5 and chi_square(counts, p(draws[:1])) > 20
 
 
 # ---- entropies ---------------------------------------------------------------------------------------------
@@ -160,25 +134,16 @@ def streamed(tokenizer, ids: list[int], capsys):
         yield out
 
 
-def test_a_stream_never_prints_a_broken_character(tokenizer, capsys):
-    text = "naïve 日本語 — the 🙂👩‍🔬 of the café\n"
-    ids = tokenizer.encode(text)
-    assert len(ids) > len(text)  # characters are split
-    outs = list(streamed(tokenizer, ids, capsys))
-    assert all(text.startswith(out) for out in outs) and outs[-1] == text
-    assert len(set(outs)) > 20  # and it comes as it goes
-
-
-def test_a_stream_prints_everything_in_the_end(tokenizer, capsys):
+def test_a_stream_prints_whole_characters_and_everything_in_the_end(tokenizer, capsys):
     """Also what a model makes up: bytes that are no characters, a character cut at the end."""
-    cut = tokenizer.encode("the 日本")[:-1]
-    assert list(streamed(tokenizer, cut, capsys))[-1] == "the 日\ufffd"
-    assert list(streamed(tokenizer, tokenizer.encode("a \ufffd b"), capsys))[-1] == "a \ufffd b"
-    g = torch.Generator().manual_seed(0)
-    for _ in range(100):
-        ids = torch.randint(264, (25,), generator=g).tolist()
-        outs = list(streamed(tokenizer, ids, capsys))
-        assert outs[-1] == tokenizer.decode(ids) and all(outs[-1].startswith(out) for out in outs)
+    text, g = "naïve 日本語 — the 🙂👩‍🔬 of the café\n", torch.Generator().manual_seed(0)
+    ids, cut = tokenizer.encode(text), tokenizer.encode("the 日本")[:-1]
+    made_up = [torch.randint(264, (25,), generator=g).tolist() for _ in range(100)]
+    for each in (ids, cut, tokenizer.encode("a \ufffd b"), *made_up):
+        outs = list(streamed(tokenizer, each, capsys))
+        assert outs[-1] == tokenizer.decode(each) and all(outs[-1].startswith(out) for out in outs)
+    assert len(ids) > len(text)  # characters are split
+    assert len({*streamed(tokenizer, ids, capsys)}) > 20  # and it comes as it goes
 
 
 # ---- the command -------------------------------------------------------------------------------------------

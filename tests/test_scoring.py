@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,34 +12,13 @@ from scipy.optimize import minimize_scalar
 from common.device import autocast
 from evaluate.scoring import EPSILON, TemperedCalibration, fit_temperature, score, spread, windows
 from heads import Softmax, project
-from model import LanguageModel, build
-from tests.fixtures import ece
+from model import LanguageModel
+from tests.fixtures import ece, random_model
 
 V, T = 61, 8
+tiny = partial(random_model, block=T)
 # a plain head, one with sigmoids, one with exact zeros: what holds for all heads is tests/test_heads.py's
 heads = pytest.mark.parametrize("name", ["softmax", "sigmoid", "sparsemax"])
-
-
-def tiny(head: str = "softmax", block: int = T, **changes) -> LanguageModel:
-    """A random model that is sure of some things; Bayesian weights have noise as large as themselves."""
-    torch.manual_seed(0)
-    config = dict(
-        vocab_size=V,
-        block_size=block,
-        n_layer=2,
-        n_head=2,
-        n_embd=16,
-        dropout=0.1,
-        head=head,
-        head_args={},
-        bayesian=False,
-        prior_sigma=0.5,
-    )
-    model = build(config | changes).eval()
-    with torch.no_grad():
-        for k, p in model.named_parameters():
-            p.fill_(math.log(0.3)) if k.endswith("log_sigma") else p.add_(0.3 * torch.randn(p.shape))
-    return model
 
 
 def text(count: int, seed: int = 0) -> np.ndarray:

@@ -113,11 +113,6 @@ def test_a_point_at_the_edge_stays_in_the_space(sign):
     assert len(set(tried)) == len(tried)  # the corner once
 
 
-def test_the_committed_search_is_sound(tmp_path):
-    c = read(TableConfig, ["config/tables/heads.py", "--design=1"])
-    Search(c, Store(tmp_path / "x.jsonl")).check()
-
-
 # ---- what was found ----------------------------------------------------------------------------------------
 
 

@@ -1,16 +1,13 @@
 """What a table may claim: intervals that cover, stars for all that cannot be told from the best, texts of one
 length, independent samples, and what each row has spent."""
 
-import json
 import math
-import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from eval_diversity import main
 from evaluate.columns import Column
 from evaluate.diversity import common_words, cut, text_metrics
 from evaluate.statistics import best_group, half_sampling_interval, holm, paired_p
@@ -247,25 +244,6 @@ def test_texts_are_cut_to_what_most_human_texts_have():
     got = text_metrics([*long, "a b c"], 1, 4)
     assert got.pop("short_texts") == 1
     assert got == text_metrics(["a b c d", "a b c d", "b c a d", "a b c"], 1)
-
-
-# ---- a seed of its own -------------------------------------------------------------------------------------
-
-
-def test_each_run_samples_with_a_seed_of_its_own(trained, tmp_path):
-    """The same weights, trained with another seed: other texts; and other texts with another table's seed."""
-    other = shutil.copytree(trained / "best", tmp_path / "other")
-    config = json.loads((other / "config.json").read_text())
-    (other / "config.json").write_text(json.dumps(config | {"seed": config["seed"] + 1}))
-    texts = {}
-    for seed in (1, 2):
-        out = tmp_path / f"t{seed}"
-        names = [f"a={trained}", f"b={trained}", f"c={other}"]
-        assert main([*names, *SMALL, f"--seed={seed}", f"--out={out}"]) == 0
-        for name in "abc":
-            texts[name, seed] = (tmp_path / f"t{seed}.samples/{name}.jsonl").read_text()
-    assert texts["a", 1] == texts["b", 1] and texts["a", 2] == texts["b", 2]
-    assert len(set(texts.values())) == 4
 
 
 # ---- what a row has spent ----------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file, save_file
 
 import heads
 import table
@@ -22,15 +21,20 @@ from evaluate.curve import CurveMeasure
 from evaluate.find import find_measure
 from evaluate.jobs import Job
 from evaluate.measure import kept_rows, left_out, open_runs, unchanged
+from evaluate.search import Search
 from evaluate.store import Store
 from evaluate.text import TextMeasure
 from table import TableConfig
-from tests.fixtures import TINY, over, train_in_process
+from tests.fixtures import TINY, over, scale, train_in_process
 from training import checkpoint
 from training.run import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
+OVER = {"grammar": "heads", "climbs_real": "climbs"}  # a table that is read after another one
+ELSEWHERE = {"mnist", "mnist_brief", "images", "images_ablation"}  # whose data or runs are not here
+TABLES = sorted((*ROOT.glob("config/tables/*.py"), *ROOT.glob("labs/*/config/tables/*.py")))
+TABLES = [path for path in TABLES if path.stem not in ELSEWHERE]
 
 
 def asked(*files: str, **changes) -> TableConfig:
@@ -44,45 +48,25 @@ def jobs_of(c: TableConfig) -> list[Job]:
 # ---- what is asked for -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "flags, key",
-    [
-        (["--jobs=0"], "jobs"),
-        (["--rows=[]"], "rows"),
-        (["--rows=['baseline','baseline']"], "baseline"),
-        (["--rows=['baselin']"], "config/baselin.py"),
-        (["--rows=['baseline --hed=softmax']"], "hed"),
-        (["--rows=['baseline --teacher={frist}']"], "frist"),
-        (["--measure=order"], "measure"),
-        (["--evaluate=--nonsense=1"], "nonsense"),
-        (["--evaluate=--texts=1"], "texts"),
-        (["--tuned", "--seeds=[1]"], "seed"),
-    ],
-)
-def test_mistakes_are_found_before_any_training(tmp_path, flags, key):
-    start = ["--name=x", "--rows=['baseline']", f"--results={tmp_path}", f"--runs={tmp_path}", "--commands"]
-    with pytest.raises((ValueError, OSError), match=key):
-        table.main([*start, *flags])
-
-
 def test_a_run_knows_its_row(trained):
     """By its config files; an older one, or one without such, is its own row."""
-    files = ["config/sig_gpt.py", "config/brief.py", "config/tiny.py", "--name=x"]
-    c = read(TrainConfig, files)
-    assert (c.row, c.overlay, c.name) == ("sig_gpt", "brief-tiny", "x")
-    assert read(TrainConfig, [*files, "--row=mine"]).row == "mine"
+    c = read(TrainConfig, ["config/sig_gpt.py", "config/brief.py", "config/tiny.py", "--row=mine"])
+    assert (c.row, c.overlay) == ("mine", "brief-tiny")
     (entry,) = open_runs([f"other={trained}"])
     assert entry.facts()["row"] == "other" and entry.facts()["overlay"] == ""
 
 
-@pytest.mark.parametrize("files", [["heads"], ["sig_gpt_12M"]])
-def test_the_committed_tables_are_sound(files, tmp_path):
-    c = asked(*files, tuned=False, seeds=[2], results=str(tmp_path))  # whether or not its search is made
-    jobs = jobs_of(c)
-    assert len(jobs) == len(c.rows) * len(c.seeds)
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_the_committed_tables_are_sound(path, tmp_path):
+    """Whether or not a table's search is made; and that search."""
+    c = asked(*filter(None, (OVER.get(path.stem), path.stem)), tuned=False, results=str(tmp_path))
+    store = Store(tmp_path / "x.jsonl")
+    jobs = table.jobs_of(replace(c, seeds=c.seeds[:1]), store)
     measure = find_measure(c.measure)
     config = table.config_of_measure(measure, c, [str(job.out) for job in jobs])
-    assert measure.check(config, [job.wanted for job in jobs])
+    assert len(jobs) == len(c.rows) and measure.check(config, [job.wanted for job in jobs])
+    if c.space:
+        Search(replace(c, design=1), store).check()
 
 
 # ---- which rows are of the same training -------------------------------------------------------------------
@@ -169,11 +153,6 @@ CURVE = dict(measure="curve", evaluate="")  # takes less time than text
 
 def rows(measure: str = "text") -> dict[str, dict]:
     return {row["name"]: row for row in STORE.rows(measure)}
-
-
-def scaled(path: Path, factor: float) -> None:
-    path = path / "model.safetensors"
-    save_file({k: v * factor for k, v in load_file(path).items()}, path)
 
 
 def test_a_whole_table_and_again(whole, capsys, monkeypatch):
@@ -270,9 +249,9 @@ def test_rows_of_other_weights_are_not_kept(whole):
     assert make(rows=TWO, seeds=[1], **CURVE) == 0
     shutil.rmtree("out/stop_gradient-mini-1")
     assert make(rows=TWO, seeds=[1], **CURVE) == 0 and len(trained) == 2  # kept
-    scaled(Path("out/baseline-mini-1/best"), 1.01)
+    scale(Path("out/baseline-mini-1/best"), 1.01)
     assert make(rows=TWO, seeds=[1], **CURVE) == 0 and len(trained) == 3
-    scaled(Path("out/baseline-mini-1/best"), 1.01)
+    scale(Path("out/baseline-mini-1/best"), 1.01)
     with pytest.raises(ValueError, match="init_weights"):
         make(rows=TWO, seeds=[1], **CURVE)
 
@@ -288,7 +267,7 @@ def test_a_source_that_is_trained_anew_decides_what_is_kept(whole, monkeypatch):
     def on_another_machine(command, environment):
         process = inner(command, environment)
         if "--name=baseline-mini-1" in command:
-            scaled(Path("out/baseline-mini-1/last"), 1.01)
+            scale(Path("out/baseline-mini-1/last"), 1.01)
         return process
 
     monkeypatch.setattr(workers, "start", on_another_machine)

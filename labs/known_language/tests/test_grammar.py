@@ -10,18 +10,15 @@ import pytest
 from nanoheads.labs.known_language import library
 
 import eval_diversity
-import table
-from common.config import read
 from common.log import entries
 from data.batches import Windows
-from data.corpus import SPLITS, folder_of, is_prepared, load_tokenizer, prepared
+from data.corpus import SPLITS, folder_of, load_tokenizer, prepared
 from data.tokens import open_held_out, open_tokens, open_truth
 from evaluate import scoring, text_numbers
 from evaluate.columns import TRUTH
-from evaluate.find import find_measure
 from evaluate.metrics import document_windows, training_windows
 from evaluate.scoring import document_blocks, recover, recovery_numbers
-from evaluate.settings import PaperConfig, TableConfig, read_settings
+from evaluate.settings import PaperConfig, read_settings
 from evaluate.store import Store
 from evaluate.text import TextMeasure
 from evaluate.text_numbers import validity
@@ -30,7 +27,7 @@ from labs.known_language.grammar import prepare as grammar
 from labs.known_language.grammar.grammar import RULES, build_language, places
 from labs.known_language.grammar.machine import UNKNOWN, Machine
 from labs.known_language.grammar.prepare import GrammarSettings
-from tests.fixtures import train_on
+from tests.fixtures import chi_square, train_on
 from training.run import load_model
 
 SOURCE = "seed=3 train=6000 validation=1500 test=1500 themes=5 nouns=12 verbs=8 adjectives=6 adverbs=4"
@@ -76,19 +73,6 @@ def test_distributions_sum_to_1(machine):
         assert ((p[:, word] > 0) == machine.allows(states, np.full(len(states), word))).all()
     entropies = -(p * np.log(np.where(p > 0, p, 1))).sum(1)
     assert machine.entropies[states] == pytest.approx(entropies)
-
-
-def chi_square(counts: np.ndarray, p: np.ndarray) -> float:
-    """How many standard deviations the chi-square statistic is above its mean; 0 where one word is certain.
-
-    Words expected less than 5 times are pooled.
-    """
-    expected = p * counts.sum()
-    rare = expected < 5
-    counts, expected = (np.append(x[~rare], x[rare].sum()) for x in (counts, expected))
-    keep = expected > 0
-    statistic, dof = ((counts - expected)[keep] ** 2 / expected[keep]).sum(), keep.sum() - 1
-    return (statistic - dof) / math.sqrt(2 * max(1, dof))
 
 
 def test_frequencies_match_the_distributions(machine, documents):
@@ -206,17 +190,10 @@ def test_synonyms_are_interchangeable_and_words_are_zipfian():
 
 
 def test_prepared(folder):
-    assert folder.name == "words-" + SOURCE.replace(" ", "-") and is_prepared(folder, "words")
-    tokenizer, meta = load_tokenizer(folder), json.loads((folder / "meta.json").read_text())
-    settings = GrammarSettings.parse(SOURCE)
-    words, machine = build_language(settings)
-    assert tokenizer.words == words and meta["source"] == f"{settings} language={machine.digest}"
-    for split, least in (("train", 6000), ("validation", 1500), ("test", 1500)):
-        file = open_tokens(folder / f"{split}.bin")
-        assert least <= len(file.ids) < least + 130 and file.ids[-1] == machine.end
-        assert file.info["words"] + file.info["lines"] == len(file.ids)
-        assert file.info["lines"] == (file.ids == machine.end).sum()
-        assert tokenizer.encode(tokenizer.decode(file.ids)) == file.ids.tolist()
+    words, machine = build_language(settings := GrammarSettings.parse(SOURCE))
+    meta = json.loads((folder / "meta.json").read_text())
+    assert load_tokenizer(folder).words == words and meta["source"] == f"{settings} language={machine.digest}"
+    assert open_tokens(folder / "test.bin").ids[-1] == machine.end
 
 
 def test_a_folder_is_named_by_its_settings(tmp_path):
@@ -381,14 +358,3 @@ def test_a_model_comes_near_the_truth(tmp_path):
     assert len(kl) == 4 and kl == sorted(kl, reverse=True)
     assert kl[-1] < 0.2 and last["mass_invalid"] < 0.1
     assert last["document_nll"] - last["document_true_nll"] == pytest.approx(kl[-1], abs=0.03)
-
-
-@pytest.mark.parametrize("files", [["heads", "grammar"], ["memorise"], ["decoding"]])
-def test_the_committed_tables_are_sound(files, tmp_path):
-    c = read(TableConfig, [f"config/tables/{name}.py" for name in files])
-    # whether or not its search is made
-    c.tuned, c.results, c.seeds = False, str(tmp_path), c.seeds[:1]
-    runs = table.jobs_of(c, Store(tmp_path / f"{c.name}.jsonl"))
-    measure = find_measure(c.measure)
-    config = table.config_of_measure(measure, c, [str(r.out) for r in runs])
-    assert len(runs) == len(c.rows) * len(c.seeds) and measure.check(config, [r.wanted for r in runs])

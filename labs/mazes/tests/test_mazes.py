@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data.batches import Windows
-from data.corpus import SPLITS, load_tokenizer, prepared
+from data.corpus import prepared
 from data.tokens import open_held_out
 from evaluate.views import mean
 from labs.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Answers, Mazes
@@ -203,19 +202,6 @@ SOURCE = "height=5 width=7 walls=2 distance=3 train=30 validation=4 test=3"
 def folder(tmp_path_factory):
     """Prepared. Read only."""
     return prepared("mazes", "words", SOURCE, tmp_path_factory.mktemp("data"))
-
-
-def test_windows_are_mazes_with_their_answers(folder):
-    assert folder.name == "words-height=5-width=7-walls=2-distance=3-train=30-validation=4-test=3"
-    assert load_tokenizer(folder).words == WORDS
-    seen = []
-    for split, many in zip(SPLITS, (30, 4, 3)):
-        held = open_held_out(folder / f"{split}.bin")
-        windows = Windows(held, 70)
-        x, _ = windows.get(np.arange(len(windows)))
-        assert x.shape == (many, 70) and held.given == windows.given == 35 and SMALL.valid(x.numpy()).all()
-        seen.append(x.numpy())
-    assert len(np.unique(np.concatenate(seen), axis=0)) == 37  # splits do not repeat
 
 
 def test_the_truth_of_a_split(folder):

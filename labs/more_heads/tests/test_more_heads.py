@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import train
-from heads import HEADS as CORE
-from heads import Targets, make_head, named_head
+from heads import make_head, named_head
 from heads.linear_loss import linear_loss
 from labs.more_heads.heads import HEADS
 from tests.head_contract import *  # noqa: F403
@@ -62,12 +61,6 @@ def test_every_head_has_a_formula():
     assert FORMULAS.keys() == HEADS.keys()
 
 
-def test_the_first_sigmoid_cap_is_a_tanh_cap():
-    z = 20 * torch.randn(9, V)
-    caps = HEADS["sigmoid_cap"](V, cap=30.0, shift=0.0, width=7.5), HEADS["softcap"](V, cap=15.0)
-    torch.testing.assert_close(caps[0].log_probs(z), caps[1].log_probs(z))
-
-
 def test_harmonic_is_of_distances_on_the_sphere():
     """p ~ |h - w|^-2n of vectors of length 1 with n = gain sqrt(C), inside `stop_gradient`, too."""
     torch.manual_seed(0)
@@ -86,20 +79,17 @@ def test_harmonic_is_of_distances_on_the_sphere():
         linear_loss(hidden, weight[:V], targets.token, "harmonic", gain=torch.tensor(2.0, requires_grad=True))
 
 
-def test_unlikelihood_against_a_loop():
-    """Welleck et al. 2019, eq. 5 over the context's distinct tokens without the true one: labels and loss.
+def test_labels_of_unlikelihood_against_a_loop():
+    """Welleck et al. 2019, eq. 5 over the context's distinct tokens without the true one: the labels.
 
     A label is at its distance from the position; of a token that comes again the nearest one counts.
     """
-    B, T, alpha = 3, 12, 0.7
+    B, T = 3, 12
     g = torch.Generator().manual_seed(0)
     text = torch.randint(6, (B, T + 1), generator=g)  # few tokens, so that they come again
-    x, y, z = text[:, :-1], text[:, 1:], 2 * torch.randn(B * T, V, generator=g)
-    p = z.softmax(1)
+    x, y = text[:, :-1], text[:, 1:]
     for window in (0, 4, 50):
-        head = HEADS["unlikelihood"](V, alpha, window)
-        targets = head.targets(x, y)
-        want = torch.empty(B * T)
+        targets = HEADS["unlikelihood"](V, window=window).targets(x, y)
         for b in range(B):
             for i in range(T):
                 row, token, context = b * T + i, y[b, i].item(), []
@@ -111,12 +101,9 @@ def test_unlikelihood_against_a_loop():
                     ids.append(c if new else -1)
                     values.append(-1.0 if new else 0.0)
                 assert targets.ids[row].tolist() == ids and targets.values[row].tolist() == values
-                want[row] = -p[row, y[b, i]].log() - alpha * sum((1 - p[row, c]).log() for c in context)
         assert targets.ids.dtype == torch.int32 and targets.values.dtype == torch.float16
         given = targets.part(0, B * T)  # what chunked_loss gives to a head
         assert given.ids.dtype == torch.int64 and given.values.dtype == torch.float32
-        torch.testing.assert_close(head.loss(z, given), want)
-    torch.testing.assert_close(head.loss(z, Targets.single(y)), CORE["softmax"](V).loss(z, Targets.single(y)))
 
 
 def test_the_start_token_is_not_avoided():

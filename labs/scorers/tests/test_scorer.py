@@ -15,10 +15,9 @@ from eval_diversity import main
 from evaluate.diversity import cut
 from evaluate.names import REFERENCES
 from evaluate.sampling import held_out_prompts
-from evaluate.store import Store
-from evaluate.views import read_texts, samples_file
 from labs.scorers import scorer as scorers
 from labs.scorers.scorer import continuation_nll, features, generative_perplexity, open_scorer
+from tests.fixtures import rows, samples
 from training.checkpoint import weights_digest
 from training.gpt2 import to_gpt2
 from training.run import load_model
@@ -38,14 +37,6 @@ def folder(token_folder, tmp_path_factory) -> Path:
     portable = load_tokenizer(token_folder).portable()
     PreTrainedTokenizerFast(tokenizer_object=portable).save_pretrained(out)
     return out
-
-
-def rows(out: Path) -> dict[str, dict]:
-    return {r["name"]: r for r in Store(out.with_name(out.name + ".jsonl")).rows("text")}
-
-
-def samples(out: Path, name: str) -> list[str]:
-    return read_texts(samples_file(out, name))
 
 
 # ---- generative perplexity ---------------------------------------------------------------------------------

@@ -12,14 +12,12 @@ import pytest
 
 import table
 from common.errors import UserError
-from data.batches import Windows
-from data.corpus import SPLITS, folder_of, load_tokenizer, prepared
-from data.tokens import open_held_out, open_tokens
+from data.corpus import prepared
+from data.tokens import open_tokens
 from evaluate.store import Store
 from labs.sequences.exact import Chain, Sequences, SequenceTask
-from labs.synthetic.prepare import corpus as synthetic
 from labs.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, StepFunction, Walk, distinct
-from tests.fixtures import train_on
+from tests.fixtures import chi_square, train_on
 
 
 def small_chain() -> Chain:
@@ -177,10 +175,7 @@ def test_samples(small):
     x = task.sample(20_000, np.random.default_rng(4))
     place = task.V ** np.arange(task.T)[::-1]
     counts = np.bincount(x @ place, minlength=len(every))
-    assert not counts[p == 0].any()
-    expected = p[p > 0] * len(x)
-    statistic, freedom = ((counts[p > 0] - expected) ** 2 / expected).sum(), len(expected) - 1
-    assert abs(statistic - freedom) < 5 * math.sqrt(2 * freedom)
+    assert not counts[p == 0].any() and abs(chi_square(counts, p)) < 5
     assert np.array_equal(x, task.sample(20_000, np.random.default_rng(4)))
 
 
@@ -300,38 +295,6 @@ def test_burst_steps_of_the_paper():
     assert (steps["product"], steps["step"], steps["walk"]) == ((1, 0, False), (3, 0, True), None)
     mean, std, at_most = steps["permutation"]
     assert (round(mean, 1), round(std, 1), at_most) == (5.2, 0.6, False)
-
-
-# ---- the corpus ----------------------------------------------------------------------------------
-
-SIZES = "train=30 validation=4 test=3"
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    """Prepared folders. Read only."""
-    root = tmp_path_factory.mktemp("data")
-    for name in TASKS:
-        prepared("synthetic", "words", f"{name} {SIZES}", root)
-    return root
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_windows_are_sequences(root, name):
-    folder = folder_of("synthetic", "words", f"{name} {SIZES}", root)
-    assert folder.name == f"words-{name}-train=30-validation=4-test=3"
-    task = synthetic.task(open_tokens(folder / "train.bin").info["source"])
-    assert type(task) is type(TASKS[name](100)) and load_tokenizer(folder).words == task.words
-    seen = []
-    for split, count in zip(SPLITS, (30, 4, 3)):
-        held = open_held_out(folder / f"{split}.bin")
-        assert held.words == len(held.ids) and held.truth is None
-        windows = Windows(held, 100)
-        x, y = windows.get(np.arange(len(windows)))
-        assert x.shape == (count, 100) and task.valid(x.numpy()).all()
-        assert np.array_equal(y[:, :-1], x[:, 1:])
-        seen.append(x.numpy())
-    assert name == "step" or len(np.unique(np.concatenate(seen), axis=0)) == 37  # splits do not repeat
 
 
 # ---- the walk measure ------------------------------------------------------------------------------
