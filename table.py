@@ -18,6 +18,7 @@ Hours of work: stop it with Ctrl-C or SIGTERM, its trainings save; the same comm
 machines: --commands, see docs/several_machines.md.
 """
 
+import argparse
 import shlex
 import sys
 from dataclasses import replace
@@ -194,10 +195,12 @@ def searched(c: TableConfig, store: Store) -> int:
 
 
 def main(argv: list[str]) -> int:
-    named = [a for a in argv if a.startswith("--measure=")]
-    if named and not any(a.startswith("--rows") or (a.endswith(".py") and a[0] != "-") for a in argv):
-        measure = find_measure(named[-1].partition("=")[2])  # of runs, with flags of its own
-        return evaluate(measure, read_settings(measure.config, [a for a in argv if a not in named], __doc__))
+    flag = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    flag.add_argument("--measure")
+    asked, rest = flag.parse_known_args(argv)
+    if asked.measure and not any(a.startswith("--rows") or (a.endswith(".py") and a[0] != "-") for a in rest):
+        measure = find_measure(asked.measure)  # of runs, with flags of its own
+        return evaluate(measure, read_settings(measure.config, rest, __doc__))
     c = read(TableConfig, argv, __doc__)
     if not c.rows:
         raise UserError("rows: give the file that has them, such as config/tables/heads.py")

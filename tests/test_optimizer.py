@@ -27,12 +27,13 @@ def test_each_parameter_has_one_optimizer(trainer, tiny):
     assert "head.log_gain" in names_of(t.model, kept["params"])
 
 
-def test_a_state_of_another_optimizer_is_refused(run, tiny, tmp_path):
+@pytest.mark.parametrize("harm", [lambda s: s.pop("Muon"), lambda s: s["Muon"]["state"][0].clear()])
+def test_a_state_of_another_model_is_refused(run, tiny, tmp_path, harm):
     c = tiny(optimizer="muon", max_steps=2)
     assert run(c) == 0
     path = tmp_path / "out" / "last" / "optimizer.pt"
     state = torch.load(path, weights_only=True)
-    state.pop("Muon")
+    harm(state)
     torch.save(state, path)
     c.resume = True
     with pytest.raises(UserError, match="optimizer.pt"):

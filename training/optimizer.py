@@ -11,6 +11,10 @@ from common.errors import UserError, reading
 from model import Attention, LanguageModel
 from training.run import Run
 
+# name -> the tensors of its state for each parameter, each as large as the parameter
+MOMENTS = ("exp_avg", "exp_avg_sq")
+STATE = {"AdamW": MOMENTS, "Adam": MOMENTS, "Muon": ("momentum_buffer",), "SGD": ("momentum_buffer",)}
+
 
 class Several:
     """Optimizers of different parameters, used as one: what a training and its GradScaler ask of it."""
@@ -177,3 +181,15 @@ def load_optimizer(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScale
         optimizer.load_state_dict(state)
         for group, ours in zip(optimizer.param_groups, settings, strict=True):
             group.update(ours)
+        if not all(_fits(part) for part in getattr(optimizer, "parts", (optimizer,))):
+            raise UserError("it is of another model")
+
+
+def _fits(optimizer: torch.optim.Optimizer) -> bool:
+    return all(
+        state[key].shape == p.shape
+        and state[key].dtype == p.dtype
+        and ("step" not in state or state["step"].numel() == 1)  # Muon counts none
+        for p, state in optimizer.state.items()
+        for key in STATE[type(optimizer).__name__]
+    )

@@ -72,8 +72,8 @@ class Lab(TrainingTask, Protocol):
 def lab_of(dataset: str) -> type[Lab] | None:
     """The task of the lab whose DATASETS have `dataset` (labs/NAME/task.py). None where that is text, which a
     lab may have prepared, too, or where the lab is not there."""
-    for lab, task in modules("task").items():
-        if dataset in importlib.import_module(f"labs.{lab}").DATASETS:
+    for task in modules("task").values():
+        if dataset in importlib.import_module(task.removesuffix(".task")).DATASETS:
             return importlib.import_module(task).TASK
     return None
 
