@@ -7,8 +7,8 @@ when its numbers change their meaning. It has the run's `row`, `overlay` and `se
 configuration (`training`), the SHA-256 of its weights, and the `settings` of the measure.
 
 Runs of a table differ in few settings. So a line of the file has the values that most rows of a measure
-share, of the entries that all of them have. A row names that line and says what differs. Read by `Store`, it
-is whole.
+share, of the entries that all of them have; rows of a commit with other settings have another such line. A
+row names that line and says what differs. Read by `Store`, it is whole.
 """
 
 import hashlib
@@ -86,12 +86,26 @@ def keyed(rows: Iterable[Row]) -> dict[tuple[str, str], Row]:
 
 
 def folded(rows: list[Row]) -> list[Row]:
-    """The lines of a file: for each measure what most of its `rows` have, and of each row what differs."""
+    """The lines of a file: what most `rows` of one kind have, and of each row what differs."""
     commons: dict[str, Row] = {}
+    of: dict[int, Row] = {}  # the common line of each row
     for measure in dict.fromkeys(row["measure"] for row in rows):
-        if common := _common([row for row in rows if row["measure"] == measure]):
-            commons[measure] = {"common": hashlib.sha256(_json(common).encode()).hexdigest()[:12], **common}
-    return [*commons.values(), *(_less(row, commons.get(row["measure"], {})) for row in rows)]
+        rest = [row for row in rows if row["measure"] == measure]
+        while rest:
+            alike = _alike(rest)
+            if common := _common(alike):
+                common = {"common": hashlib.sha256(_json(common).encode()).hexdigest()[:12], **common}
+                commons[common["common"]] = common
+            of |= {id(row): common for row in alike}
+            rest = [row for row in rest if id(row) not in of]
+    return [*commons.values(), *(_less(row, of[id(row)]) for row in rows)]
+
+
+def _alike(rows: list[Row]) -> list[Row]:
+    """Those that have each setting that most of `rows` have: rows of another commit may lack some."""
+    count = Counter(name for row in rows for name in row.get("training", ()))
+    usual = {name for name, k in count.items() if 2 * k > len(rows)}
+    return [row for row in rows if usual <= set(row.get("training", usual))] or rows
 
 
 def _common(rows: list[Row]) -> Row:
