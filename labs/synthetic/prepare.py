@@ -19,9 +19,9 @@ if __name__ == "__main__":
 from common.config import cli, read
 from common.errors import UserError
 from data.corpus import PrepareConfig
-from labs.sequences.exact import SequenceCorpus
+from labs.sequences.exact import SequenceCorpus, SequenceTask
 from labs.sequences.settings import GeneratorSettings
-from labs.synthetic.tasks import TASKS, PaperTask
+from labs.synthetic.tasks import TASKS
 
 DEFAULT = "product"
 
@@ -59,7 +59,7 @@ class SyntheticCorpus(SequenceCorpus):
             )
         return [name], self.settings.parse(settings)
 
-    def task(self, source: str) -> PaperTask:
+    def task(self, source: str) -> SequenceTask:
         (name,), settings = self.read_source(source)
         return TASKS[name](settings.length)
 

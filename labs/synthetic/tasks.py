@@ -10,7 +10,6 @@ Each is a labs.sequences.exact.SequenceTask, so a perfect any-order model of its
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,26 +17,7 @@ from common.errors import UserError
 from labs.sequences.exact import UNKNOWN, Chain, SequenceTask
 
 
-class BurstSteps(NamedTuple):
-    """How many passes the paper's burst sampler needs with a perfect model and the best of all orders.
-
-    By the paper's appendix 0.B. With few random orders it takes more.
-    """
-
-    mean: float
-    std: float
-    at_most: bool = False  # whether `mean` is a bound: the paper's argument gives no more
-
-
-class PaperTask(SequenceTask):
-    """One of the paper's."""
-
-    def burst_steps(self) -> BurstSteps | None:
-        """The passes that a perfect model needs; None where the paper gives no figure."""
-        return None
-
-
-class Product(PaperTask):
+class Product(SequenceTask):
     """Independent tokens, each 1 with probability `rate`."""
 
     def __init__(self, T: int, rate: float = 0.1):
@@ -53,12 +33,8 @@ class Product(PaperTask):
     def weights(self, tokens: np.ndarray) -> np.ndarray:
         return self._possible(tokens) * self.p
 
-    def burst_steps(self) -> BurstSteps:
-        """1: what is known changes nothing, so every token is accepted."""
-        return BurstSteps(1.0, 0.0)
 
-
-class StepFunction(PaperTask):
+class StepFunction(SequenceTask):
     """Zeros with one run of `run` ones, at each of the T - run + 1 places with the same probability."""
 
     def __init__(self, T: int, run: int = 10):
@@ -86,12 +62,8 @@ class StepFunction(PaperTask):
         ones = fits @ self.sequences  # (B, T) how many of the sequences that fit have a 1 there
         return np.stack((fits.sum(1, keepdims=True) - ones, ones), 2)
 
-    def burst_steps(self) -> BurstSteps:
-        """At most 3 (0.B.3): a one, or the gap that is left for the ones; the place of the step; the rest."""
-        return BurstSteps(3.0, 0.0, at_most=True)
 
-
-class Permutation(PaperTask):
+class Permutation(SequenceTask):
     """Each of T classes once, in each order with the same probability."""
 
     def __init__(self, T: int):
@@ -110,34 +82,8 @@ class Permutation(PaperTask):
         free = (times == 0)[:, None] & (tokens == UNKNOWN)[..., None]
         return (known | free) * (times <= 1).all(1)[:, None, None].astype(float)
 
-    def burst_steps(self) -> BurstSteps:
-        """A chain over the number of tokens left, m: a pass draws m times out of m classes, and the best
-        order accepts as many tokens as there are different classes among them (0.B.4, eq. 9)."""
-        mean, square = np.zeros(self.T + 1), np.zeros(self.T + 1)  # of the number of passes, for each m
-        for m in range(1, self.T + 1):
-            p = distinct(m, m)[m:0:-1]  # p[left]: of m - left classes. At least one is accepted
-            left = slice(0, m)
-            mean[m] = 1 + p @ mean[left]
-            square[m] = 1 + p @ (2 * mean[left] + square[left])
-        variance = max(0.0, square[-1] - mean[-1] ** 2)
-        return BurstSteps(float(mean[-1]), math.sqrt(variance))
 
-
-def distinct(draws: int, classes: int) -> np.ndarray:
-    """P(k different classes in `draws` uniform ones out of `classes`), k = 0 .. classes: (classes + 1,).
-
-    The paper's eq. 9, (classes choose k) k! S(draws, k) / classes^draws with Stirling numbers of the
-    second kind S, draw by draw: without its huge numbers.
-    """
-    k = np.arange(classes + 1)
-    p = (k == 0).astype(float)
-    for _ in range(draws):
-        seen_before = p * k / classes
-        p = seen_before + np.concatenate(([0.0], p[:-1] * (classes - k[:-1]) / classes))
-    return p
-
-
-class Walk(Chain, PaperTask):
+class Walk(Chain):
     """A lazy random walk: X_0 is one of `starts`, each step is +1 or -1 with 2/5 each and 0 with 1/5.
 
     Token v is the value v + low. The first token of a sequence is X_0. The least path of 400 tokens has the
@@ -165,7 +111,7 @@ class Walk(Chain, PaperTask):
 
 
 # what makes each of a length
-TASKS: dict[str, Callable[[int], PaperTask]] = {
+TASKS: dict[str, Callable[[int], SequenceTask]] = {
     "product": Product,
     "step": StepFunction,
     "permutation": Permutation,

@@ -1,4 +1,4 @@
-"""The synthetic tasks: exact distributions given any known tokens, the paper's burst steps, the corpus."""
+"""The synthetic tasks: exact distributions given any known tokens, and the walk measure."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from data.corpus import prepared
 from data.tokens import open_tokens
 from evaluate.store import Store
 from labs.sequences.exact import Chain, Sequences, SequenceTask
-from labs.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, StepFunction, Walk, distinct
+from labs.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, StepFunction, Walk
 from tests.fixtures import chi_square, train_on
 
 
@@ -179,67 +179,6 @@ def test_samples(small):
     assert np.array_equal(x, task.sample(20_000, np.random.default_rng(4)))
 
 
-# ---- the walk in closed form ---------------------------------------------------------------------
-
-
-def by_paths(a: int, b: int, n: int) -> Fraction:
-    """P(X_n = b | X_0 = a), the paper's eq. 3, by how many of the n steps do not move: o.
-
-    The paper has u = n - o + b - a steps up. It is half of that, as u + d = n - o and u - d = b - a.
-    """
-    total = Fraction(0)
-    for o in range(n + 1):
-        u, odd = divmod(n - o + b - a, 2)
-        d = n - o - u
-        if odd or u < 0 or d < 0:
-            continue
-        total += math.comb(n, o) * math.comb(n - o, u) * Fraction(2, 5) ** (u + d) * Fraction(1, 5) ** o
-    return total
-
-
-def walk_given(known: dict[int, int], at: int) -> np.ndarray:
-    """p(x_at = v | known) of the walk of 100 tokens (V,), `known` as {position: value}."""
-    walk = Walk(100)
-    tokens = np.full((1, 100), UNKNOWN)
-    for position, value in known.items():
-        tokens[0, position] = value - walk.low
-    return np.exp(walk.log_probs(tokens)[0, at])
-
-
-@pytest.mark.parametrize("position, value, at", [(0, 120, 1), (0, 120, 7), (30, 127, 99), (98, 140, 99)])
-def test_forwards_in_time(position, value, at):
-    """Eq. 3: later values, given one value."""
-    p = walk_given({position: value}, at)
-    expected = [by_paths(value, int(word), at - position) for word in Walk(100).words]
-    np.testing.assert_allclose(p, np.array(expected, float), rtol=1e-12)
-    values = np.arange(len(p)) + Walk(100).low
-    assert p @ (values - value) ** 2 == pytest.approx(0.8 * (at - position))  # the variance of eq. 2
-
-
-@pytest.mark.parametrize("position, value, at", [(10, 123, 0), (10, 125, 9), (50, 125, 10), (99, 160, 98)])
-def test_backwards_in_time(position, value, at):
-    """Eq. 4: earlier values, given one value. The four starts compete.
-
-    The paper counts paths there. They have to be weighted: one of more steps that move is more probable.
-    """
-    starts = (100, 120, 130, 140)
-    p = walk_given({position: value}, at)
-    words = [int(word) for word in Walk(100).words]
-    before = [sum(by_paths(start, x, at) for start in starts) for x in words]
-    joint = [b * by_paths(x, value, position - at) for b, x in zip(before, words)]
-    expected = [x / sum(by_paths(start, value, position) for start in starts) for x in joint]
-    assert sum(expected) == 1
-    np.testing.assert_allclose(p, np.array(expected, float), rtol=1e-12)
-
-
-def test_between_two_values():
-    """A bridge: what lies outside of the two values changes nothing."""
-    p = walk_given({20: 118, 60: 130}, 33)
-    joint = [by_paths(118, int(x), 13) * by_paths(int(x), 130, 27) for x in Walk(100).words]
-    np.testing.assert_allclose(p, np.array([x / sum(joint) for x in joint], float), rtol=1e-12)
-    assert walk_given({0: 100, 20: 118, 60: 130, 99: 100}, 33) == pytest.approx(p, rel=1e-12)
-
-
 def test_the_longest_walk_does_not_underflow():
     walk = Walk(Walk.LONGEST)
     still = np.full((1, walk.T), walk.starts[0])  # the least probable of all sequences
@@ -250,51 +189,6 @@ def test_the_longest_walk_does_not_underflow():
     assert np.array_equal(walk.log_probs(ends).argmax(2), straight)
     with pytest.raises(ValueError, match="length = 401"):
         Walk(Walk.LONGEST + 1)
-
-
-# ---- burst steps of a perfect model --------------------------------------------------------------
-
-
-def stirling(n: int, k: int) -> int:
-    """Of the second kind."""
-    return sum((-1) ** i * math.comb(k, i) * (k - i) ** n for i in range(k + 1)) // math.factorial(k)
-
-
-@pytest.mark.parametrize("T", [1, 2, 7, 100])
-def test_distinct_classes(T):
-    """Eq. 9, and the mean of eq. 8, with whole numbers."""
-    exact = [Fraction(math.comb(T, k) * math.factorial(k) * stirling(T, k), T**T) for k in range(T + 1)]
-    p = distinct(T, T)
-    np.testing.assert_allclose(p, np.array(exact, float), rtol=1e-11)
-    repeated = Fraction((T - 1) ** T, T ** (T - 1))
-    assert T - p @ np.arange(T + 1) == pytest.approx(float(repeated))
-
-
-def passes(m: int) -> dict[int, Fraction]:
-    """P(number of passes) for m tokens left, from all m^m draws of a pass."""
-    if m == 0:
-        return {0: Fraction(1)}
-    total: dict[int, Fraction] = {}
-    for draws in product(range(m), repeat=m):
-        for n, p in passes(m - len(set(draws))).items():
-            total[n + 1] = total.get(n + 1, Fraction(0)) + p / m**m
-    return total
-
-
-@pytest.mark.parametrize("T", [1, 2, 3, 4])
-def test_burst_steps_of_a_short_permutation(T):
-    law = passes(T)
-    mean = sum(n * p for n, p in law.items())
-    variance = sum(n * n * p for n, p in law.items()) - mean**2
-    assert Permutation(T).burst_steps() == pytest.approx((float(mean), math.sqrt(variance), False))
-
-
-def test_burst_steps_of_the_paper():
-    """Appendix 0.B: 1, at most 3, 5.2 +- 0.6."""
-    steps = {name: make(100).burst_steps() for name, make in TASKS.items()}
-    assert (steps["product"], steps["step"], steps["walk"]) == ((1, 0, False), (3, 0, True), None)
-    mean, std, at_most = steps["permutation"]
-    assert (round(mean, 1), round(std, 1), at_most) == (5.2, 0.6, False)
 
 
 # ---- the walk measure ------------------------------------------------------------------------------
