@@ -107,22 +107,6 @@ def test_a_pair_is_left_out_by_its_first_id_alone():
     assert_equal([got.detach()], [want.detach()])
 
 
-@pytest.mark.parametrize("name", ["softmax", "entmax15", "am_softmax", "sigmoid"])
-def test_gradcheck(name):
-    """Of each position's loss; what the other reductions add up is compared above, in float64, too."""
-    (hidden, weight, bias), ids = inputs(4, dtype=torch.float64)
-    tensors = hidden, weight, bias, torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
-    target = (IDS, VALUES) if name == "sigmoid" else ids
-
-    def losses(hidden: Tensor, weight: Tensor, bias: Tensor, gain: Tensor) -> Tensor:
-        return linear_loss(hidden, weight, target, name, bias, gain, "none")
-
-    assert torch.autograd.gradcheck(losses, tensors, fast_mode=True)
-    _, *grads = with_gradients(losses(*tensors).sum(), tensors)
-    _, *summed = with_gradients(linear_loss(hidden, weight, target, name, bias, tensors[3], "sum"), tensors)
-    assert_equal(summed, grads, 1e-12)
-
-
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_a_second_derivative_is_refused(reduction):
     (hidden, weight, _), ids = inputs(4)

@@ -86,13 +86,15 @@ def test_temperature_0_is_argmax():
 
 
 @torch.no_grad()
-def test_first_tokens_come_as_often_as_scored():
+@pytest.mark.parametrize("head", ["softmax", "sparsemax"])
+def test_first_tokens_come_as_often_as_scored(head):
     """By the mean of three draws of the weights, which is not the distribution of one."""
-    model, start = tiny(bayesian=True, spread=0.2), prompt(1, 3)
+    model, start = tiny(head, bayesian=True, spread=0.2), prompt(1, 3)
     counts = torch.bincount(sampled(model, start.expand(30_000, 3), 1)[0][:, 0], minlength=V).numpy()
     hidden, draws = model.trunk(start)[:, -1], model.head.draws(3, 7)
     p = lambda draws: model.head.log_probs(hidden, draws)[0].double().exp().numpy()
     assert abs(chi_square(counts, p(draws))) < 5 and chi_square(counts, p(draws[:1])) > 20
+    assert not counts[p(draws) == 0].any() and (p(draws) == 0).any() == (head == "sparsemax")
 
 
 # ---- entropies ---------------------------------------------------------------------------------------------
