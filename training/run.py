@@ -88,17 +88,13 @@ class Progress:
         content = read_json(path, {"step": Natural}, kinds, infinite=True)
         scores = {key: value for key, value in content.items() if key.startswith(prefixes)}
         with reading(path):
-            scores = checked(scores, dict.fromkeys(scores, float | None), infinite=True)
+            scores = checked(scores, dict.fromkeys(scores, float), infinite=True)
         known = {key: content[key] for key in ("step", *kinds) if key in content}
         val, criterion, best = (
-            {
-                key.removeprefix(prefix): value
-                for key, value in scores.items()
-                if key.startswith(prefix) and value is not None
-            }
+            {key.removeprefix(prefix): value for key, value in scores.items() if key.startswith(prefix)}
             for prefix in prefixes
         )
-        return cls(**known, val=val, criterion=criterion or val, best=best)
+        return cls(**known, val=val, criterion=criterion, best=best)
 
     def record(self) -> dict[str, Any]:
         """The content of progress.json."""
