@@ -77,22 +77,12 @@ def test_gpt2_in_and_out(tmp_path, changes):
     x = tokens(3, hf.config.n_positions, vocab=hf.config.vocab_size)
     torch.testing.assert_close(logits(ours, x), hf(x).logits, atol=1e-5, rtol=1e-5)
     padding = ours.wte.weight[hf.config.vocab_size :]
-    assert len(ours.wte.weight) % 64 == 0 and not padding.any()
+    assert len(ours.wte.weight) % 64 == 0 and len(padding) < 64 and not padding.any()
     to_gpt2(ours, tmp_path / "out")
     back = type(hf).from_pretrained(tmp_path / "out").eval()
     assert torch.equal(back(x).logits, hf(x).logits)
     assert back.state_dict().keys() == hf.state_dict().keys()
     assert all(torch.equal(w, hf.state_dict()[k]) for k, w in back.state_dict().items())
-
-
-@torch.no_grad()
-def test_a_trunk_of_ours_survives_transformers(tmp_path):
-    ours = tiny()  # its padding rows are not 0: they stay behind
-    to_gpt2(ours, tmp_path)
-    back = from_gpt2(tmp_path)
-    assert back.config == ours.config
-    for (k, a), (_, b) in zip(ours.named_parameters(), back.named_parameters(), strict=True):
-        assert torch.equal(a[:V], b[:V]) if k == "wte.weight" else torch.equal(a, b), k
 
 
 def test_half_precision_files_are_read_as_float32(tmp_path):
@@ -139,7 +129,7 @@ def damaged(folder, cut: str = "", without: str = "none", **changes) -> None:
         *(partial(damaged, cut=name) for name in ("model.safetensors", "config.json")),
         partial(damaged, n_embd=2 * C),
         partial(damaged, without=".h.1."),
-        partial(damaged, n_layer=1),
+        *(partial(damaged, n_layer=n) for n in (1, 10**12)),
         partial(damaged, model_type="llama"),
     ],
 )
@@ -280,11 +270,6 @@ def test_dropout_is_for_training_only():
 
 
 # ---- sizes and initialisation-------
-
-
-@pytest.mark.parametrize("vocab, rows", [(1, 64), (61, 64), (64, 64), (65, 128), (50257, 50304)])
-def test_the_embedding_is_padded_to_a_multiple_of_64(vocab, rows):
-    assert GPTConfig(vocab_size=vocab).padded_vocab == rows
 
 
 def test_number_of_parameters():

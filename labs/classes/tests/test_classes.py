@@ -32,6 +32,7 @@ from labs.classes.sets import KINDS, Images, open_images
 from labs.classes.trunk import CNN, items, width
 from model import GPTConfig, LanguageModel
 from tests.fixtures import handlers_kept
+from tests.test_train import at_step
 from training.run import Run
 from training.task import settled
 
@@ -307,15 +308,8 @@ def test_resume_is_exact(flags, run, tmp_path, equal_state, monkeypatch, optimiz
     """With dropout, and the means and variances of batch normalisation."""
     flags = functools.partial(flags, optimizer=optimizer)
     assert run(flags(out_dir=tmp_path / "whole")) == 0
-    step = train.train_step
-
-    def until_13(t: train.Training) -> torch.Tensor:
-        if t.progress.step == 13:
-            signal.raise_signal(signal.SIGINT)
-        return step(t)
-
     with monkeypatch.context() as patch:
-        patch.setattr(train, "train_step", until_13)
+        at_step(patch, 14, lambda: signal.raise_signal(signal.SIGINT))
         assert run(flags()) == 128 + signal.SIGINT
     assert run([*flags(), "--resume"]) == 0
     for which in ("last", "best"):
