@@ -2,8 +2,6 @@
 
 import copy
 import json
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -29,7 +27,7 @@ from common.config import read
 from common.errors import UserError
 from data.batches import Windows
 from data.tokens import open_tokens
-from heads import HEADS, Sigmoid
+from heads import HEADS
 from tests.fixtures import VOCAB, prepare_folder
 from train import TrainConfig
 
@@ -183,24 +181,6 @@ def test_labels_as_published():
     assert t.values.tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 1], [0, 0, 0]]
 
 
-@pytest.mark.parametrize("weight", [1.0, 3.0])
-@pytest.mark.parametrize("soft, keep_true", [(False, True), (True, True), (False, False)])
-def test_sparse_bce_is_dense_bce(teacher, tokens, soft, keep_true, weight):
-    indices = np.arange(4)
-    x, y = Windows(tokens, T).get(indices)
-    t = make_targets(y, propose(teacher, indices, x, y, LabelSettings(6, 0.5, 60.0)), soft, keep_true)
-    dense = torch.zeros(len(t.ids), VOCAB, dtype=torch.float64)
-    for n in range(len(dense)):
-        for i, v in zip(t.ids[n].tolist(), t.values[n].tolist()):
-            if i >= 0 and v:
-                assert dense[n, i] == 0  # no label twice
-                dense[n, i] = v
-    assert (t.ids < 0).any() and (t.ids[:, 1:] >= 0).any()
-    logits = 3 * torch.randn(dense.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    bce = torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(weight), reduction="none")
-    torch.testing.assert_close(Sigmoid(VOCAB, pos_weight=weight).loss(logits, t), bce(logits, dense).sum(1))
-
-
 # ---- the store ---------------------------------------------------------------------------------------------
 
 SETTINGS = LabelSettings(candidates=6, positions=0.5, ppl_threshold=80.0)
@@ -258,34 +238,6 @@ def test_a_store_of_something_else_is_never_opened(teacher, tokens):
     path.with_suffix(".json").write_text(json.dumps(changed | {"windows": 1, "m": 8, "k": 6}))
     with pytest.raises(ValueError, match=key):
         build_store(tokens, teacher, T, SETTINGS)
-
-
-@pytest.fixture
-def waits(monkeypatch) -> threading.Event:
-    """Set once a build says that it waits for another."""
-    event = threading.Event()
-    write = lambda text: event.set() if "another process is building" in text else None
-    monkeypatch.setattr("builtins.print", write)
-    return event
-
-
-def test_who_waited_builds_what_the_first_was_stopped_in(teacher, tokens, monkeypatch, waits):
-    calls, second = [], ThreadPoolExecutor(1)
-
-    def proposing(*args):
-        calls.append(args[1][0])
-        if len(calls) == 1:
-            calls[0] = second.submit(build_store, tokens, teacher, T, SETTINGS, batch=4)
-            assert waits.wait(60)
-        elif len(calls) == 2:
-            raise RuntimeError("stopped")
-        return propose(*args)
-
-    monkeypatch.setattr(augment, "propose", proposing)
-    with pytest.raises(RuntimeError, match="stopped"):
-        build_store(tokens, teacher, T, SETTINGS, batch=4)
-    store, windows = calls[0].result(60), len(Windows(tokens, T))
-    assert [int(w) for w in calls[2:]] == list(range(0, windows, 4)) and len(store.records) == windows
 
 
 @pytest.mark.parametrize("vocab, kind", [(65535, "<u2"), (65536, "<u4")])

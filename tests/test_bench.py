@@ -72,25 +72,6 @@ def test_script(bench, token_folder, script, args, programs, keys):
         assert [(r["head"], r["way"]) for r in results] == ways
 
 
-@pytest.mark.slow
-def test_a_served_program_times_itself_and_takes_turns(tmp_path):
-    script = tmp_path / "program.py"
-    script.write_text(
-        f"import sys; sys.path.insert(0, {str(REPO)!r})\n"
-        "from bench.timing import serve\n"
-        "class Program:\n"
-        "    steps = 0\n"
-        "    def step(self): self.steps += 1; print('to stderr')\n"
-        "    def report(self): return {'steps': self.steps}\n"
-        "serve(Program)\n"
-    )
-    programs = {"served": timing.Served("served", [str(script)]), "called": lambda: None}
-    seconds = timing.turns(programs, rounds=3, warmup=2)
-    assert [len(times) for times in seconds.values()] == [3, 3] and min(seconds["served"]) >= 0
-    report = programs["served"].close()
-    assert report["steps"] == 5 and report["cpu_seconds"] >= 0
-
-
 def test_no_place_of_this_machine_is_written():
     values = ["--out", "bench/a.json", 3, "/home/me/a.json", "--out=/home/me/a.json", Path("/home/me/x")]
     written = ["--out", "bench/a.json", 3, "a.json", "--out=a.json", "x"]

@@ -27,7 +27,7 @@ from data.tokenizers import (
     short_words,
     train_bpe,
 )
-from data.tokens import open_held_out, open_tokens, write_tokens
+from data.tokens import open_tokens, write_tokens
 from data.wikitext103 import prepare as wikitext
 from tests.fixtures import own_text
 
@@ -339,17 +339,13 @@ def test_official_counts(official: Path, gpt2: GPT2Tokenizer, tmp_path: Path) ->
     assert content(wikitext.corpus.prepare(tmp_path / "b", "gpt2", str(tmp_path / "hub"))) == content(out)
 
 
-def test_a_changed_id_is_noticed_in_scoring_and_by_prepare(tmp_path):
-    """Although it is in the vocabulary. prepare.py makes the split anew."""
+def test_prepare_makes_a_split_of_a_changed_id_anew(tmp_path):
+    """Although it is in the vocabulary."""
     source = own_text(tmp_path / "novel")
     folder = prepared("text", "bytes", str(source), tmp_path)
     before = (folder / "test.bin").read_bytes()
-    changed = bytearray(before)
-    changed[-200::4] = bytes(b ^ 1 for b in changed[-200::4])
-    (folder / "test.bin").write_bytes(changed)
+    (folder / "test.bin").write_bytes(before[:-10] + bytes([before[-10] ^ 1]) + before[-9:])
     open_tokens(folder / "test.bin")  # every id is one
-    with pytest.raises(UserError, match="test.bin"):
-        open_held_out(folder / "test.bin")
     assert text_of_ones_own.main([f"--out={folder}", "--tokenizer=bytes", f"--source={source}"]) == 0
     assert (folder / "test.bin").read_bytes() == before
 

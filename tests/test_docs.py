@@ -100,13 +100,6 @@ def test_flags_of_commands_exist():
     assert seen > 20
 
 
-@pytest.mark.parametrize("page", PAGES, ids=ids)
-def test_lines_are_short_outside_tables(page):
-    shown = re.sub(r"\]\([^)]*\)", "]", page.read_text(encoding="utf-8"))  # without the addresses of links
-    lines = shown.splitlines()
-    assert not [line for line in lines if len(line) > 110 and not line.startswith(("|", "!["))]
-
-
 @pytest.mark.parametrize("module", ["heads", *modules("heads").values()])
 def test_every_head_and_every_row_has_a_section(module):
     """The core's in docs/heads.md, a lab's in its README.md."""

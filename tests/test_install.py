@@ -127,13 +127,6 @@ def test_the_version_stands_in_one_place(site, metadata):
     assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
-def test_an_index_shows_the_readme_without_what_leads_nowhere_there(metadata):
-    text = metadata.get_payload()
-    assert text.startswith("# nanoHeads\n") and "python train.py config/sig_gpt.py" in text
-    assert [link for link in re.findall(r"\]\(([^)]*)\)", text) if not link.startswith("https://")] == []
-    assert "![" not in text and "<!--" not in text and "Findings" in text
-
-
 def test_the_package_is_a_library(site, tmp_path):
     """Nothing is imported before a name is used, then torch and, of ours, heads/ and model.py alone."""
     code = f"""import sys; sys.path[0] = {str(site)!r}

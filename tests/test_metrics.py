@@ -13,19 +13,6 @@ from tests.fixtures import ece
 # ---- probabilities -------------------------------------------------------------------------------
 
 
-def test_ece_by_hand():
-    # Bins of width 1/2. (0, .5] has .5 and .25: accuracy 1/2, confidence .375.
-    # (.5, 1] has .75 and 1: accuracy 1/2, confidence .875.
-    by_hand = 0.5 * 0.125 + 0.5 * 0.375
-    assert ece([0.5, 0.25, 0.75, 1.0], [1, 0, 0, 1], bins=2) == pytest.approx(by_hand)
-    assert ece([1.0, 1.0, 0.0], [True, True, False]) == 0
-    assert ece([1.0], [0]) == 1
-    assert ece([[0.9], [0.9]], [[1], [0]], bins=1) == pytest.approx(0.4)
-    # Over and under within one bin cancel, across bins they do not.
-    assert ece([0.45, 0.55], [0, 1], bins=1) == pytest.approx(0)
-    assert ece([0.45, 0.55], [0, 1], bins=2) == pytest.approx(0.45)
-
-
 def test_ece_bins_are_open_below_and_closed_above():
     edges = np.linspace(0, 1, 16)
     calibration = metrics.Calibration(15)
@@ -47,16 +34,6 @@ def test_ece_is_the_loop_of_guo_et_al():
     assert expected > 0.1
     assert ece(p, correct) == pytest.approx(expected, rel=1e-12)
     assert ece(torch.tensor(p), torch.tensor(correct)) == ece(p, correct)
-
-
-def test_calibration_in_chunks_equals_whole():
-    rng = np.random.default_rng(2)
-    p, correct = rng.random(1000).astype(np.float32), rng.random(1000) < 0.5
-    calibration = metrics.Calibration(10)
-    for chunk in np.split(np.arange(1000), [0, 1, 300, 301, 777]):  # one of them empty
-        calibration.add(p[chunk], correct[chunk])
-    assert calibration.count.sum() == 1000
-    assert calibration.ece() == pytest.approx(ece(p, correct, bins=10), rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,6 @@ from tests.fixtures import (
     VOCAB,
     curve,
     log,
-    own_text,
     prepare_folder,
     progress,
     same_tensors,
@@ -161,40 +159,3 @@ def test_two_processes_build_one_label_store(out, seen, tokens, trained, tmp_pat
     assert built.path.read_bytes() == alone.path.read_bytes()
     computed = sorted((s["computed"] for s in seen), key=len)
     assert computed == [[], list(range(0, len(built.records), 4))]
-
-
-# ---- several nodes -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_two_nodes_of_two_processes_train_as_one(tmp_path):
-    """Two torchruns that meet on the loopback, as docs/several_machines.md has it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    size = (
-        "--tokenizer=bpe400 --block_size=32 --n_layer=1 --n_embd=32 --n_head=2 --batch_size=8 --max_steps=6"
-    )
-    program = [
-        "train.py",
-        "config/baseline.py",
-        *size.split(),
-        "--dataset=text",
-        f"--source={own_text(tmp_path / 'two-nodes')}",
-        "--dtype=float32",
-    ]
-    program += ["--dtype=float32", "--warmup_steps=1", "--learning_rate=3e-3"]
-    meet = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1"]
-    node = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", *meet]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-
-    def start(*command: str) -> subprocess.Popen:
-        return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment)
-
-    nodes = [start(*node, *program, f"--out_dir={tmp_path}/four") for _ in range(2)]
-    assert [n.wait(timeout=300) for n in nodes] == [0, 0]
-    assert start(*program, f"--out_dir={tmp_path}/one").wait(timeout=300) == 0
-    assert json.loads((tmp_path / "four/last/config.json").read_text())["processes"] == 4
-    one, four = (tmp_path / name for name in ("one", "four"))
-    assert curve(four) == pytest.approx(curve(one), abs=1e-4) and len(curve(one)) == 6
-    assert curve(four, "val_nll") == pytest.approx(curve(one, "val_nll"), abs=1e-4)

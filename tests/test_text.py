@@ -187,13 +187,6 @@ def test_rows_beside_files(tmp_path):
     assert sorted(numbers(*contents)) == list(range(6)) and all(map(numbers, contents))
 
 
-def test_the_same_text_is_in_one_split(tmp_path):
-    """Rows are told apart by their text alone: a duplicate of a held-out row is not trained on."""
-    contents = prepare(tmp_path, write_rows(tmp_path / "twice.jsonl", TEXTS + TEXTS[::-1]))
-    found = {split: numbers(content) for split, content in contents.items()}
-    assert all(sorted(n) == sorted(2 * list(set(n))) for n in found.values())
-
-
 def test_files_of_splits(tmp_path):
     """train.jsonl, or the hub's train-00000-of-00002.parquet, in whatever folder."""
     folder = tmp_path / "named"
