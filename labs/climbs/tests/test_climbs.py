@@ -34,18 +34,12 @@ SIZES = "simulated length=8 train=30 validation=6 test=12"
 # ---- the truth -----------------------------------------------------------------------------------
 
 
-def test_simulated_climbs_are_possible_and_keep_the_chain_rule():
+def test_simulated_climbs_are_possible():
     task = Climbs(20)
     np.testing.assert_allclose(task.step.sum(1), 1)
     assert task.first.sum() == pytest.approx(1)
-    rng = np.random.default_rng(3)
-    x = task.sample(4, rng)
+    x = task.sample(4, np.random.default_rng(3))
     assert task.valid(x).all()
-    tokens, total, rows = np.full_like(x, UNKNOWN), np.zeros(4), np.arange(4)
-    for at in rng.permuted(np.tile(np.arange(20), (4, 1)), axis=1).T:
-        total += task.log_probs(tokens)[rows, at, x[rows, at]]
-        tokens[rows, at] = x[rows, at]
-    assert total == pytest.approx(task.log_prob(x), rel=1e-10)
     x[0, 7] = (x[0, 6] + 30) % task.V  # no aircraft does that in eight seconds
     assert not task.valid(x)[0]
 

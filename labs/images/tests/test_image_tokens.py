@@ -18,7 +18,7 @@ from labs.images.guidance import guide, only_codes, sample_codes
 from labs.images.image_tokens.codecs import VQ, Patches, make_codec, read_codec, save_codec
 from labs.images.image_tokens.prepare import Layout, corpus
 from model import build
-from tests.fixtures import train_on
+from tests.fixtures import TrueToken, train_on
 
 SMALL = dict(dataset="image_tokens", block_size=17, max_steps=2, eval_interval=2)
 LOSSLESS = "digits patches codes=6"
@@ -136,17 +136,8 @@ def test_a_sequence_is_a_class_and_its_codes(folder, images):
 # ---- the dropped class
 
 
-class NoLabels:
-    online = False
-
-    def targets(self, indices, x, y):
-        from heads import HEADS
-
-        return HEADS["softmax"](17).targets(x, y)
-
-
 def source_of(folder: Path, **more) -> TextSource:
-    return TextSource(Windows(open_tokens(folder / "train.bin"), 17), NoLabels(), 8, 3, **more)
+    return TextSource(Windows(open_tokens(folder / "train.bin"), 17), TrueToken(), 8, 3, **more)
 
 
 def test_the_class_is_dropped_in_its_share_and_nothing_else(folder):
@@ -164,13 +155,6 @@ def test_the_class_is_dropped_in_its_share_and_nothing_else(folder):
 
 
 # ---- guidance
-
-
-def test_guidance_of_softmax_is_guidance_of_logits():
-    a, b = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0)).unbind(0)
-    expected = (b + 2.5 * (a - b)).log_softmax(1)
-    torch.testing.assert_close(guide(a.log_softmax(1), b.log_softmax(1), 2.5), expected)
-    torch.testing.assert_close(guide(a.log_softmax(1), b.log_softmax(1), 1.0), a.log_softmax(1))
 
 
 def test_guidance_of_exact_zeros():

@@ -102,13 +102,9 @@ def test_generated_words_are_allowed_and_entropies_agree(machine, documents):
     assert np.bincount(states, minlength=machine.Q * machine.X)[machine.visits == 0].sum() == 0
 
 
-def test_a_sample_is_a_function_of_the_seed(machine):
-    a, b, c = (np.concatenate(machine.sample(50, np.random.default_rng(seed))) for seed in (1, 1, 2))
-    assert np.array_equal(a, b) and not np.array_equal(a, c)
-    built = lambda old="", new="": build_language(GrammarSettings.parse(SOURCE.replace(old, new)))
-    words, again = built()
-    assert again.digest == machine.digest != built("seed=3", "seed=4")[1].digest
-    assert built("train=6000", "train=7000")[0] == words
+def test_the_words_do_not_depend_on_the_size_of_the_text():
+    built = [build_language(GrammarSettings.parse(SOURCE.replace("6000", size))) for size in ("6000", "7000")]
+    assert built[0][0] == built[1][0]
 
 
 def test_parse(machine, documents):

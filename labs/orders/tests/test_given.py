@@ -16,12 +16,12 @@ from data.tokens import open_tokens
 from evaluate.scoring import score
 from labs.orders.asking import middle_bits
 from labs.orders.samplers import continue_texts
-from labs.orders.tests.test_trunk import TrueToken, asker, log_p, model_of
+from labs.orders.tests.test_trunk import asker, log_p, model_of
 from labs.orders.trunk import ORDERS, Order
 from labs.sequences.exact import Sequences, lines
 from labs.sequences.questions import FREE, questions, templates
 from labs.synthetic.tasks import TASKS
-from tests.fixtures import train_on
+from tests.fixtures import TrueToken, train_on
 
 TASK = TASKS["walk"](12)
 

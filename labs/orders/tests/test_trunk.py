@@ -14,12 +14,12 @@ from config.defaults import TrainConfig
 from data.batches import TextSource, Windows
 from data.tokens import write_tokens
 from evaluate.scoring import score
-from heads import HEADS, make_head
+from heads import make_head
 from labs.orders.asking import Asker
 from labs.orders.recorded import translate
 from labs.orders.trunk import MASKED, ORDERS, AnyOrder, Masked, Order, along, plan
 from model import Cache, GPTConfig, LanguageModel, Step, build, sketch
-from tests.fixtures import log, weights
+from tests.fixtures import TrueToken, log, weights
 
 V, T = 11, 8
 
@@ -67,12 +67,6 @@ def test_a_path_visits_each_place_once(name):
         assert sorted(path.tolist()) == list(range(length))
     assert ORDERS["fractal"](7, None).tolist() == [3, 1, 5, 0, 2, 4, 6]  # the middles, level by level
     assert ORDERS["fractal"](8, None).tolist() == [4, 2, 6, 1, 3, 5, 7, 0]
-
-
-def test_random_paths_are_uniform():
-    rng = np.random.default_rng(0)
-    counts = np.unique([ORDERS["random"](4, rng) for _ in range(24_000)], axis=0, return_counts=True)[1]
-    assert len(counts) == 24 and ((counts - 1000) ** 2 / 1000).sum() < 49.7  # chi-square, 23 df, p = .001
 
 
 def test_a_curriculum_falls_linearly():
@@ -233,16 +227,6 @@ def test_the_start_token_has_a_row_and_no_probability(order, vocab):
 @pytest.fixture
 def tokens(tmp_path):
     return write_tokens(tmp_path / "train.bin", [text(20 * T + 1)], V, {})
-
-
-class TrueToken:
-    online = False
-
-    def __init__(self, name="softmax"):
-        self.head = HEADS[name](V)
-
-    def targets(self, indices, x, y):
-        return self.head.targets(x, y)
 
 
 @pytest.mark.parametrize("name", ["random", "fractal"])
