@@ -1,17 +1,17 @@
-"""A teacher GPT-2 proposes further next tokens: multi-label targets, stored once beside the token file.
+"""A teacher proposes further next tokens: multi-label targets, stored once beside the token file.
 
     python augment.py config/sig_gpt.py config/tiny.py
 
-builds the store that train.py with the same words would use. It chooses m positions in each training window.
-At each, the teacher's k most probable tokens are candidates, and those whose perplexity is under a threshold
-stay. The true token stays, unless `keep_true` is False. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
+builds the store that train.py with the same words would use, and would build. It chooses m positions in each
+training window. At each, the teacher's k most probable tokens are candidates, and those whose perplexity is
+under a threshold stay; or k tokens are drawn from its distribution (proposals = "drawn"). The true token
+stays, unless `keep_true` is False. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
 """
 
-import hashlib
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import filelock
 import numpy as np
@@ -19,90 +19,73 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from common import manifest
 from common.config import cli, read
 from common.device import autocast, choose_dtype, get_device, get_dtype
 from common.errors import UserError
-from common.files import lock_of, locked, replacing, write_json
+from common.files import lock_of, locked, replacing
 from common.log import progress_bar
 from config.defaults import TrainConfig
 from data.batches import Windows
 from data.corpus import prepared
 from data.labels import (
-    LabelSettings,
-    LabelStore,
+    FILE,
     Proposals,
     choose_positions,
-    make_targets,
+    count_positions,
+    fingerprint,
+    identity,
     record_dtype,
-    store_path,
+    store_folder,
 )
 from data.tokens import TokenFile, open_tokens
-from heads import Head, Targets, find_head
-from model import Trunk, sketch
-from training.checkpoint import weights_digest
 from training.resume import refuse_other_tokens
-from training.run import load_model
+from training.run import load_model, open_run
 from training.task import settled
+
+BATCH = 16  # windows that the teacher reads at a time
+DRAWS = 0x64726177  # a stream of random numbers of its own, beside that of the positions
 
 
 class Teacher:
     """A language model that proposes: one of our runs, or a GPT-2 of another program (training/gpt2.py).
 
-    UserError if its tokenizer is not the corpus', or its block is shorter than the student's.
+    UserError if its tokenizer is not that of the student's `tokens`, or its block is shorter.
     """
 
-    def __init__(
-        self,
-        name: str,
-        tokenizer: str,
-        fingerprint: str,
-        block_size: int,
-        device: torch.device | str = "cpu",
-        dtype: str = "float32",
-    ):
-        self.model, ckpt = load_model(name, hub=True)
-        self.weights_sha256 = None if ckpt.foreign else weights_digest(ckpt.path)
-        refuse_other_tokens("teacher", name, ckpt.config, tokenizer, fingerprint)
+    def __init__(self, c: TrainConfig, tokens: TokenFile, device: torch.device | str = "cpu"):
+        dtype = get_dtype(c.dtype)
+        self.model, run = load_model(c.teacher, device=device, dtype=dtype, hub=True)
+        refuse_other_tokens(
+            "teacher", c.teacher, run.config, tokens.info["tokenizer"], tokens.info["fingerprint"]
+        )
         reads = self.model.trunk.context if self.model.trunk.forwards else 0  # from left to right
-        if reads < block_size:
+        if reads < c.block_size:
             raise UserError(
-                f"the teacher {name!r} reads at most {reads} tokens, the student's windows have "
-                f"block_size = {block_size}: choose another teacher, or a shorter block"
+                f"the teacher {c.teacher!r} reads at most {reads} tokens, the student's windows have "
+                f"block_size = {c.block_size}: choose another teacher, or a shorter block"
             )
-        self.model.eval().requires_grad_(False).to(device)
-        self.name, self.device, self.dtype = name, device, dtype
-        self.draws = self.model.head.draws(8, 0, get_dtype(dtype))
-        self.fingerprint = self._fingerprint()
-        self.model.lower(get_dtype(dtype))
-
-    def _fingerprint(self) -> str:
-        """SHA-256 of the weights and of what else decides the probabilities: size, head and gain."""
-        head = self.model.head.head
-        settings = sorted((k, v) for k, v in vars(head).items() if isinstance(v, (int, float, str)))
-        gain = self.model.head.fixed_gain  # a learned one is among the weights
-        about = (self.model.trunk.config, type(head).__name__, settings)
-        digest = hashlib.sha256((repr(about) + f" gain {gain}" * (gain != 1)).encode())
-        for name, p in sorted(self.model.state().items()):
-            digest.update(name.encode())
-            digest.update(p.cpu().numpy().data)
-        return digest.hexdigest()
+        self.device, self.dtype, self.draws = device, c.dtype, self.model.head.draws(8, 0, dtype)
 
 
 @torch.no_grad()
-def propose(
-    teacher: Teacher, indices: np.ndarray, x: Tensor, y: Tensor, settings: LabelSettings
-) -> Proposals:
-    """The teacher's proposals for the windows `indices` with inputs x and next tokens y (B, T)."""
-    positions = choose_positions(indices, x.shape[1], settings)
+def propose(teacher: Teacher, indices: np.ndarray, x: Tensor, y: Tensor, c: TrainConfig) -> Proposals:
+    """The teacher's proposals for the windows `indices` with inputs x and next tokens y (B, T), by the keys
+    SETTINGS of `c`. It holds the log p of a few hundred positions at a time."""
+    positions = choose_positions(indices, c)
     x, y = x.to(teacher.device), y.to(teacher.device)
     at = torch.from_numpy(positions.astype(np.int64)).to(teacher.device)
-    k = min(settings.candidates, teacher.model.trunk.config.vocab_size)
+    truth, k = y.gather(1, at).flatten(), min(c.candidates, teacher.model.trunk.config.vocab_size)
+    drawn = c.proposals == "drawn"
+    u = uniform(indices, positions.shape[1], c).to(teacher.device) if drawn else None
     with autocast(teacher.device, teacher.dtype):
         hidden = teacher.model.trunk(x)  # (B, T, C)
         chosen = hidden.gather(1, at[:, :, None].expand(-1, -1, hidden.shape[2])).flatten(0, 1)
-        top = [lp.topk(k) for _, lp in teacher.model.head.log_prob_blocks(chosen, teacher.draws)]
+        top = []
+        for rows, lp in teacher.model.head.log_prob_blocks(chosen, teacher.draws):
+            top.append((lp if u is None else draw(lp, truth[rows], u[rows])).topk(k))
     lp, ids = (torch.cat(t).view(*positions.shape, k) for t in zip(*top))
-    if settings.ppl_threshold:
+    if c.ppl_threshold:
         # A candidate leaves its left context as it is: the prefix's NLL is known, the candidate adds -log p.
         # Position i has i tokens of its window predicted before it (the first one has no context).
         with autocast(teacher.device, teacher.dtype):
@@ -110,132 +93,76 @@ def propose(
         nll = -log_p.view(y.shape)
         before = F.pad(nll.cumsum(1)[:, :-1], (1, 0))  # (B, T): sum over the targets before position i
         ppl = ((before.gather(1, at)[:, :, None] - lp) / (at[:, :, None] + 1)).exp()
-        ids = ids.masked_fill(ppl > settings.ppl_threshold, -1)
-    ids = ids.masked_fill(lp.isneginf(), -1)  # of a teacher with exact zeros: no proposals
-    # float16 here, not in the store, so that stored and online labels are the same
+        ids = ids.masked_fill(ppl > c.ppl_threshold, -1)
+    ids = ids.masked_fill(lp.isneginf(), -1)  # of a teacher with exact zeros, and not drawn: no proposals
     return Proposals(positions, ids.cpu().numpy(), lp.exp().half().cpu().numpy())
 
 
-def identity(tokens: TokenFile, teacher: Teacher, block_size: int, settings: LabelSettings) -> dict:
-    """Everything the proposals depend on. Equal identities, equal labels."""
-    return {
-        "corpus": tokens.info["sha256"],
-        "tokens": len(tokens.ids),
-        "tokenizer": tokens.info["fingerprint"],
-        "block_size": block_size,
-        "teacher": teacher.fingerprint,
-        "dtype": teacher.dtype,
-        **asdict(settings),
-        **({"zeros": False} if teacher.model.head.head.sparse else {}),  # an earlier version proposed these
-    }
+def draw(log_p: Tensor, truth: Tensor, u: Tensor) -> Tensor:
+    """log of the weights (N, V) of k draws from each row of a distribution; -inf for what was not drawn.
+
+    log_p (N, V), the true tokens (N,), u (N, k) uniform in [0, 1).
+
+    The k are drawn with replacement from p without the true token t, whose label is known: of c_j draws of j
+    the weight is y_j = (1 - p_t) c_j / k, whose mean is p_j. So the labels, with y_t = 1, have the mean of
+    those of all V tokens at once: without bias, where the k likeliest lose the mass of the tail. The weights
+    add up to 1 - p_t in any draw. So softmax's target y / sum y = y / (2 - p_t) has the right mean, too, and
+    the gradients of both losses, which are linear in it; draws of t would make that sum random.
+    Source: Anshumann et al. 2025, arXiv 2503.16870, sec. 3, with the true token apart.
+    """
+    p = log_p.double().exp().scatter_(1, truth[:, None], 0)  # in float32 the sum would lose rare tokens
+    cumulated = p.cumsum(1)
+    mass = cumulated[:, -1:]  # 1 - p_t
+    ids = torch.searchsorted(cumulated, u * mass, right=True).clamp(max=p.shape[1] - 1)  # V where mass is 0
+    counts = torch.zeros_like(p).scatter_add_(1, ids, torch.ones_like(u))
+    return (counts * (mass / u.shape[1])).log()
 
 
-class Online:
-    """The same proposals, computed at each step by the teacher."""
-
-    def __init__(self, teacher: Teacher, settings: LabelSettings):
-        self.teacher, self.settings = teacher, settings
-
-    def proposals(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Proposals:
-        return propose(self.teacher, indices, x, y, self.settings)
+def uniform(indices: np.ndarray, m: int, c: TrainConfig) -> Tensor:
+    """Numbers (B * m, k) for the draws in the windows `indices` (B,), a pure function of (seed, window)."""
+    rngs = [np.random.default_rng((c.seed, window, DRAWS)) for window in indices.tolist()]
+    return torch.from_numpy(np.concatenate([rng.random((m, c.candidates)) for rng in rngs]))
 
 
-def build_store(
-    tokens: TokenFile, teacher: Teacher, block_size: int, settings: LabelSettings, batch: int = 16
-) -> LabelStore:
-    """Opens the store of these settings, building it first if it is not there.
+# -----------------------------------------------------------------------------
+# The store
+
+
+def build_store(tokens: TokenFile, c: TrainConfig, made_of: dict[str, Any], device: torch.device) -> Path:
+    """The folder of the labels of the identity `made_of`, made where there is none.
 
     Memory is that of one batch of windows. If another process is building the store, waits for that.
     """
-    want = identity(tokens, teacher, block_size, settings)
-    path, V = store_path(tokens, want), tokens.info["vocab_size"]
-    meta = path.with_suffix(".json")
-    if not (meta.is_file() and path.is_file()):
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(locked(lock_of(path), timeout=0))
-            except filelock.Timeout:
-                print(f"another process is building {path}: waiting for it")
-                stack.enter_context(locked(lock_of(path)))
-            if not (meta.is_file() and path.is_file()):  # else it was finished meanwhile
-                windows = Windows(tokens, block_size)
-                m, k = settings.count(block_size), min(settings.candidates, V)
-                sha256 = _build(path, teacher, windows, settings, record_dtype(V, m, k), batch)
-                about = {"teacher_name": teacher.name, "windows": len(windows), "m": m, "k": k}
-                write_json(meta, want | about | {"file_sha256": sha256})
-    return LabelStore(path, want, V)
+    folder = store_folder(tokens, made_of)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(lock_of(folder), timeout=0))
+        except filelock.Timeout:
+            print(f"another process is building {folder}: waiting for it")
+            stack.enter_context(locked(lock_of(folder)))
+        if not (folder / manifest.NAME).is_file():  # else it was finished meanwhile
+            write_labels(folder / FILE, Teacher(c, tokens, device), Windows(tokens, c.block_size), c)
+            manifest.write_manifest(folder, {**made_of, "teacher_name": c.teacher}, [FILE])
+    return folder
 
 
-def _build(
-    path: Path, teacher: Teacher, windows: Windows, settings: LabelSettings, record: np.dtype, batch: int
-) -> str:
-    """Writes the records of all windows to `path`. The SHA-256 of the file."""
-    T, sha256 = windows.block_size, hashlib.sha256()
+def write_labels(path: Path, teacher: Teacher, windows: Windows, c: TrainConfig) -> None:
+    """Writes the records of all windows to `path`."""
+    V = windows.tokens.info["vocab_size"]
+    record = record_dtype(V, count_positions(c), min(c.candidates, V))
     print(f"building {path}, {len(windows) * record.itemsize / 1e6:,.1f} MB")
-    bar = progress_bar(total=len(windows) * T, unit="tok", unit_scale=True, desc=f"labels by {teacher.name}")
+    total = len(windows) * c.block_size
+    bar = progress_bar(total=total, unit="tok", unit_scale=True, desc=f"labels by {c.teacher}")
     with replacing(path) as file, bar:
-        for start in range(0, len(windows), batch):
-            indices = np.arange(start, min(start + batch, len(windows)))
+        for start in range(0, len(windows), BATCH):
+            indices = np.arange(start, min(start + BATCH, len(windows)))
             out = np.zeros(len(indices), record)
-            proposed = propose(teacher, indices, *windows.get(indices), settings)
-            out["positions"], out["probs"] = proposed.positions, proposed.probs
+            proposed = propose(teacher, indices, *windows.get(indices), c)
+            out["positions"], out["values"] = proposed.positions, proposed.values
             nothing = np.iinfo(record["ids"].base).max
             out["ids"] = np.where(proposed.ids < 0, nothing, proposed.ids)
-            raw = out.tobytes()
-            file.write(raw)
-            sha256.update(raw)
-            bar.update(len(indices) * T)
-    return sha256.hexdigest()
-
-
-def label_settings(c: TrainConfig) -> LabelSettings:
-    return LabelSettings(c.candidates, c.positions, c.ppl_threshold, c.seed)
-
-
-class Labels:
-    """What the loss is trained towards: the head's own targets, or a teacher's proposals as labels.
-
-    `online`: the teacher computes them at each step, on the device. `first(work)` runs work on one of several
-    processes before the others.
-    """
-
-    def __init__(
-        self,
-        config: TrainConfig,
-        tokens: TokenFile,
-        device: torch.device,
-        head: Head | None = None,
-        first: Callable[[Callable[[], LabelStore]], LabelStore] = lambda work: work(),
-    ):
-        self.config, self.head = config, head
-        self.source: LabelStore | Online | None = None
-        self.teacher, self.teacher_weights = None, None  # what the labels depend on, as digests
-        if config.labels != "true":
-            if type(sketch(vars(config))).arrange is not Trunk.arrange:
-                raise UserError(
-                    f"labels = {config.labels!r}: trunk = {config.trunk!r} does not predict the next token"
-                )
-            if not find_head(config.head).multi_label:
-                raise UserError(
-                    f"labels = {config.labels!r}: the head {config.head!r} takes the true token alone"
-                )
-            info, block = tokens.info, config.block_size
-            words = info["tokenizer"], info["fingerprint"]
-            teacher = Teacher(config.teacher, *words, block, device, config.dtype)
-            self.teacher, self.teacher_weights = teacher.fingerprint, teacher.weights_sha256
-            if config.label_store:
-                self.source = first(lambda: build_store(tokens, teacher, block, label_settings(config)))
-            else:
-                self.source = Online(teacher, label_settings(config))
-        self.online = isinstance(self.source, Online)
-
-    def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets:
-        """Targets of the windows `indices` (B,) with inputs x and next tokens y (B, T)."""
-        if self.source is None:
-            assert self.head is not None
-            return self.head.targets(x, y)
-        c, proposals = self.config, self.source.proposals(indices, x, y)
-        return make_targets(y, proposals, c.labels == "soft", c.keep_true)
+            file.write(out.tobytes())
+            bar.update(len(indices) * c.block_size)
 
 
 def main(argv: list[str]) -> int:
@@ -244,11 +171,12 @@ def main(argv: list[str]) -> int:
     if config.labels == "true":
         raise UserError("labels = 'true': this configuration has no proposals to store")
     device = get_device(config.device)
-    config = replace(config, label_store=True, dtype=choose_dtype(config.dtype, device).name)
+    config = replace(config, dtype=choose_dtype(config.dtype, device).name)
     tokens = open_tokens(prepared(config.dataset, config.tokenizer, config.source) / "train.bin")
-    store = Labels(config, tokens, device).source
-    assert isinstance(store, LabelStore)
-    print(f"{store.path}: {len(store.records):,} windows, {store.path.stat().st_size / 1e6:,.1f} MB")
+    teacher = open_run(config.teacher, hub=True)
+    made_of = identity(tokens, config, fingerprint(teacher.record, teacher.weights()))
+    folder = build_store(tokens, config, made_of, device)
+    print(f"{folder}: {made_of['windows']:,} windows, {(folder / FILE).stat().st_size / 1e6:,.1f} MB")
     return 0
 
 

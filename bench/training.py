@@ -1,4 +1,4 @@
-"""Whole training steps: rows of the table, labels stored and online; and nanoGPT.
+"""Whole training steps: rows of the table, and nanoGPT.
 
     python bench/training.py [--data data/wikitext103/gpt2] [--nanogpt DIR] [--size 30M] [--device cpu]
                              [--rounds 7] [--out bench/training.json]
@@ -53,7 +53,6 @@ SIZES = {
     "tiny": dict(n_layer=1, n_head=2, n_embd=32, block_size=32, batch_size=8),
 }
 ROWS = "smooth_gpt bayes_gpt gs_softmax_f1 gs_softmax_f2 sig_gpt sig_gpt_sum sig_gpt_pw".split()
-ONLINE = "sig_gpt, online"  # its teacher proposes at each step; else labels are stored
 LR = 3e-4
 
 
@@ -163,13 +162,13 @@ def random_part(windows: int, block_size: int, folder: Path) -> Path:
 
 
 def make_program(name: str, args: argparse.Namespace, folder: Path) -> Ours | NanoGPT:
-    """The program called `name`: a row of the table, "sig_gpt, online" or "nanoGPT, MODE"."""
+    """The program called `name`: a row of the table, or "nanoGPT, MODE"."""
     base, _, how = name.partition(", ")
     make = partial(Ours, size=args.size, folder=folder, teacher=folder / "teacher")
     if base == "nanoGPT":
         # our weights and windows, on the CPU: the peak memory of a GPU is to be nanoGPT's alone
         return NanoGPT(nanogpt(args.nanogpt), make("baseline", device="cpu"), how, args.device)
-    return make(base, device=args.device, **({"label_store": False} if how == "online" else {}))
+    return make(base, device=args.device)
 
 
 def save_teacher(args: argparse.Namespace, folder: Path) -> None:
@@ -185,7 +184,7 @@ def parse() -> argparse.Namespace:
     )
     p.add_argument("--nanogpt", type=Path)
     p.add_argument("--size", choices=SIZES, default="30M")
-    p.add_argument("--rows", nargs="*", default=[*ROWS, ONLINE], help="beside the baseline and nanoGPT")
+    p.add_argument("--rows", nargs="*", default=ROWS, help="beside the baseline and nanoGPT")
     p.add_argument("--windows", type=int, default=128, help="windows of the train split that are used")
     p.add_argument("--serve", help=argparse.SUPPRESS)
     p.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

@@ -8,6 +8,7 @@ from common.errors import UserError
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Labels = Literal["true", "hard", "soft"]
+Proposals = Literal["top", "drawn"]
 Optimizer = Literal["adamw", "muon", "adam", "sgd"]
 
 
@@ -47,11 +48,11 @@ class TrainConfig:
     # labels
     labels: Labels = "true"         # the "true" token alone; or with a teacher's proposals, "hard" or "soft"
     teacher: str = "gpt2"           # as init_from, of the same tokenizer
+    proposals: Proposals = "top"    # the teacher's most probable tokens, or "drawn" from its distribution
     candidates: Positive = 50       # k: tokens proposed at a position
     positions: Above0 = 0.5         # of each window: a share up to 1, a number above
     ppl_threshold: NonNegative = 0.0    # drop proposals of a higher perplexity; 0: none
     keep_true: bool = True          # False: proposals replace the true token, as the published code did
-    label_store: bool = True        # proposals computed once and stored beside the token file; False: online
     # optimisation
     optimizer: Optimizer = "adamw"  # or "muon": of the linear layers, AdamW of all else; "adam", "sgd"
     batch_size: Positive = 12       # windows a step, over all processes
@@ -91,5 +92,10 @@ class TrainConfig:
             raise UserError(f"readout_lr = {self.readout_lr} is scheduled as a share of learning_rate = 0")
         if self.positions > 1 and self.positions % 1:
             raise UserError(f"positions = {self.positions}: a share up to 1, or a whole number")
-        if self.labels != "true" and not self.keep_true and self.head != "sigmoid":
-            raise UserError("keep_true = False: only the head 'sigmoid' learns without a true token")
+        if not self.keep_true and (self.labels == "true" or self.head != "sigmoid"):
+            raise UserError("keep_true = False: only the head 'sigmoid' with a teacher's labels learns so")
+        if self.proposals == "drawn" and (self.ppl_threshold or not self.keep_true):
+            key = "ppl_threshold" if self.ppl_threshold else "keep_true"
+            raise UserError(
+                f"{key} = {getattr(self, key)}: drawn proposals need all draws, and the true token"
+            )

@@ -29,7 +29,6 @@ class BatchSource(Protocol):
     """Training batches."""
 
     parts: int  # micro-batches of a step, in each process
-    on_device: bool  # whether a batch is computed on the training's device, and so not in a thread beside it
 
     def positions_with_loss(self, step: int) -> int:
         """Positions of the whole step, in all processes: training divides the sum of the losses by them."""
@@ -94,8 +93,6 @@ Arrange = Callable[[Tensor, Step, int], Read]  # model.Trunk.arrange
 
 
 class Labeller(Protocol):
-    online: bool  # whether they are computed on the training's device
-
     def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets: ...
 
 
@@ -134,7 +131,7 @@ class TextSource:
         self.windows, self.labels, self.batch_size, self.seed = windows, labels, batch_size, seed
         self.rank, self.world, self.arrange, self.end = rank, world, arrange, end
         self.size = windows_at_a_time(batch_size, micro_batch, world)
-        self.parts, self.on_device = batch_size // world // self.size, labels.online
+        self.parts = batch_size // world // self.size
 
     def positions_with_loss(self, step: int) -> int:
         return self.batch_size * (self.windows.block_size - self.windows.given)
@@ -194,8 +191,6 @@ class Loader:
             yield batch
 
     def _next(self, step: int, part: int) -> Batch:
-        if self.source.on_device:
-            return self.source.batch(step, part)
         now = self.ahead.pop((step, part), None) or self.thread.submit(self._load, step, part)
         after = (step, part + 1) if part + 1 < self.source.parts else (step + 1, 0)
         self.ahead = {after: self.thread.submit(self._load, *after)}

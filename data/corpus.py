@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import importlib
 import os
+import shutil
 import sys
 from abc import ABC, abstractmethod
 from codecs import BOM_UTF8
@@ -410,9 +411,10 @@ def refuse_another(out: Path, held: Mapping[str, Any], wanted: Mapping[str, Any]
 def start_over(out: Path) -> None:
     """Removes all that a prepared folder holds."""
     files = [out / f"{split}{end}" for split in SPLITS for end in (".json", ".bin", ".truth.npz")]
-    labels = [path for split in SPLITS for path in out.glob(f"{split}.labels-*")]
-    for path in (out / "meta.json", out / "tokenizer.json", *files, *labels):
+    for path in (out / "meta.json", out / "tokenizer.json", *files):
         path.unlink(missing_ok=True)
+    for labels in out.glob("labels-*"):
+        shutil.rmtree(labels)
 
 
 # -----------------------------------------------------------------------------

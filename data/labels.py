@@ -1,72 +1,72 @@
 """Multi-label targets: what a teacher proposed at each position of a window, and how that becomes labels.
 
-The proposals of a corpus are stored beside its token file, one record a window, see `LabelStore`; augment.py
-makes them. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
+Labels are prepared data: augment.py writes them into a folder beside the token file, labels-KEY/, one record
+a window in labels.bin, and a manifest that says what they were made of. Training reads them.
+Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
 """
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from common.config import Positive
+from common import manifest
 from common.errors import UserError, reading
-from common.files import read_json
+from config.defaults import TrainConfig
+from data.batches import Windows
 from data.tokens import TokenFile
-from heads import Targets
+from heads import Head, Targets, named_head
+from model import sketch
+
+FILE = "labels.bin"
 
 
-@dataclass(frozen=True)
-class LabelSettings:
-    """What decides the proposals (and so belongs to a store's identity)."""
+# keys of a configuration that the proposals depend on, beside text, block, teacher and precision
+SETTINGS = ("candidates", "positions", "ppl_threshold", "seed", "proposals")
 
-    candidates: int = 50  # k: tokens proposed at a position, the teacher's most probable
-    positions: float = 0.5  # m: positions of each window; a share below or at 1, a number above
-    ppl_threshold: float = 0.0  # of the window up to a candidate; those above are dropped; 0: none is
-    seed: int = 1337  # of the choice of positions
 
-    def count(self, block_size: int) -> int:
-        """m for windows of `block_size`. UserError for what cannot be."""
-        m = round(self.positions * block_size) if self.positions <= 1 else int(self.positions)
-        if not 1 <= m <= block_size <= 65536:  # places are kept in 16 bits
-            raise UserError(
-                f"positions = {self.positions} means {m} of block_size = {block_size}: "
-                "must lie between 1 and that, at most 65536"
-            )
-        return m
+def count_positions(c: TrainConfig) -> int:
+    """m, the augmented positions of a window. UserError for what cannot be."""
+    m = round(c.positions * c.block_size) if c.positions <= 1 else int(c.positions)
+    if not 1 <= m <= c.block_size <= 65536:  # places are kept in 16 bits
+        raise UserError(
+            f"positions = {c.positions} means {m} of block_size = {c.block_size}: "
+            "must lie between 1 and that, at most 65536"
+        )
+    return m
+
+
+def choose_positions(indices: np.ndarray, c: TrainConfig) -> np.ndarray:
+    """The m augmented positions of the windows `indices` (B,): (B, m), a pure function of (seed, window)."""
+    m = count_positions(c)
+
+    def chosen(window: int) -> np.ndarray:
+        rng = np.random.default_rng((c.seed, window))
+        return np.sort(rng.choice(c.block_size, m, replace=False))
+
+    return np.stack([chosen(w) for w in indices.tolist()]).astype(np.uint16)
 
 
 class Proposals(NamedTuple):
     """What a teacher proposes for B windows."""
 
     positions: np.ndarray  # (B, m), ascending
-    ids: np.ndarray  # (B, m, k), the most probable first; -1 where one was dropped
-    probs: np.ndarray  # (B, m, k), float16
-
-
-def choose_positions(indices: np.ndarray, block_size: int, settings: LabelSettings) -> np.ndarray:
-    """The m augmented positions of the windows `indices` (B,): (B, m), a pure function of (seed, window)."""
-    m = settings.count(block_size)
-
-    def chosen(window: int) -> np.ndarray:
-        rng = np.random.default_rng((settings.seed, window))
-        return np.sort(rng.choice(block_size, m, replace=False))
-
-    return np.stack([chosen(w) for w in indices.tolist()]).astype(np.uint16)
+    ids: np.ndarray  # (B, m, k), the largest value first; -1 where one was dropped
+    values: np.ndarray  # (B, m, k), float16: the teacher's probability, or of drawn ones their weight
 
 
 def make_targets(y: Tensor, proposals: Proposals, soft: bool, keep_true: bool = True) -> Targets:
     """Proposals -> Targets of B * T positions, K = 1 + k labels each.
 
     Column 0 has the true token with the value 1, the others the candidates; a candidate's value is the
-    teacher's probability if `soft`, else 1. keep_true = False is the published labelling: candidates replace
-    the true token, and positions that were not chosen have no positive label at all. ids are int32 and values
-    float16, as the store has them: K = 51 labels are many bytes.
+    proposal's if `soft`, else 1. keep_true = False is the published labelling: candidates replace the true
+    token, and positions that were not chosen have no positive label at all. ids are int32 and values float16,
+    as the store has them: K = 51 labels are many bytes.
     """
     B, T = y.shape
     shape = (B, T, 1 + proposals.ids.shape[2])
@@ -76,7 +76,7 @@ def make_targets(y: Tensor, proposals: Proposals, soft: bool, keep_true: bool = 
     values = np.zeros(shape, np.float16)
     ids[:, :, 0], values[:, :, 0] = truth, keep_true
     row, at, proposed = np.arange(B)[:, None], proposals.positions.astype(np.int64), proposals.ids
-    value = proposals.probs if soft else np.ones_like(proposals.probs)
+    value = proposals.values if soft else np.ones_like(proposals.values)
     true = proposed == truth[row, at][:, :, None]  # in column 0 already, for an id is in a row once
     if not keep_true:
         values[row, at, 0] = np.where(true, value, 0).max(2)
@@ -86,39 +86,102 @@ def make_targets(y: Tensor, proposals: Proposals, soft: bool, keep_true: bool = 
 
 
 # -----------------------------------------------------------------------------
-# The store: one record a window, beside the token file
+# What a store was made of
+
+
+def fingerprint(record: dict[str, Any], weights: Mapping[str, Tensor]) -> str:
+    """SHA-256 of what decides a model's probabilities: its weights, and size, head and gain in the `record`
+    of its run."""
+    head, gain = named_head(record["head"], record["vocab_size"], record["head_args"]).eval(), record["gain"]
+    settings = sorted((k, v) for k, v in vars(head).items() if isinstance(v, (int, float, str)))
+    about = (sketch(record).config, type(head).__name__, settings)
+    digest = hashlib.sha256((repr(about) + f" gain {gain}" * (gain != 1)).encode())
+    for name, w in sorted(weights.items()):
+        digest.update(name.encode())
+        digest.update(w.float().numpy().data)
+    return digest.hexdigest()
+
+
+def identity(tokens: TokenFile, c: TrainConfig, teacher: str) -> dict[str, Any]:
+    """Everything the proposals depend on, and how many there are. Equal identities, equal labels. `teacher`:
+    its fingerprint."""
+    made_of = {
+        "corpus": tokens.info["sha256"],
+        "tokens": len(tokens.ids),
+        "tokenizer": tokens.info["fingerprint"],
+        "block_size": c.block_size,
+        "teacher": teacher,
+        "dtype": c.dtype,
+        **{key: getattr(c, key) for key in SETTINGS},
+    }
+    if c.proposals == "top":  # which they were before one could choose
+        del made_of["proposals"]
+    V = tokens.info["vocab_size"]
+    sizes = {
+        "windows": len(Windows(tokens, c.block_size)),
+        "m": count_positions(c),
+        "k": min(c.candidates, V),
+    }
+    return made_of | sizes
+
+
+def store_folder(tokens: TokenFile, made_of: dict[str, Any]) -> Path:
+    """Where the labels of this identity lie."""
+    key = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
+    return tokens.path.with_name(f"labels-{key}")
 
 
 def record_dtype(vocab_size: int, m: int, k: int) -> np.dtype:
     """The record of one window's proposals, k at each of m positions."""
     # 65535 stands for -1 in 16 bits, which is why a vocabulary of 65536 takes 32
     id_ = "<u2" if vocab_size < 65536 else "<u4"
-    return np.dtype([("positions", "<u2", (m,)), ("ids", id_, (m, k)), ("probs", "<f2", (m, k))])
+    return np.dtype([("positions", "<u2", (m,)), ("ids", id_, (m, k)), ("values", "<f2", (m, k))])
+
+
+# -----------------------------------------------------------------------------
+# Labels of a training
+
+
+class TrueLabels:
+    """The targets that a head makes of the true token."""
+
+    def __init__(self, head: Head):
+        self.head = head
+
+    def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets:
+        return self.head.targets(x, y)
 
 
 class LabelStore:
-    """Proposals read from a file. OSError or UserError if it is missing or damaged, or was made by another
-    teacher, corpus or setting."""
+    """The labels in a folder that augment.py wrote: the true token's, and those of a teacher's proposals.
 
-    def __init__(self, path: Path, identity: dict, vocab_size: int):
-        self.path, about = path, path.with_suffix(".json")
-        saved = read_json(about, dict.fromkeys(("windows", "m", "k"), Positive))
-        with reading(about):
-            if different := [k for k in identity if saved.get(k) != identity[k]]:
-                key = different[0]
-                raise UserError(f"its {key} is {saved.get(key)!r}, not {identity[key]!r}")
-        with reading(path), path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != saved.get("file_sha256"):
-                raise UserError("it is not what was written, or no label store")
-            self.records = np.memmap(path, record_dtype(vocab_size, saved["m"], saved["k"]), "r")
+    OSError or UserError naming the file if one is missing or damaged, or was made of something else than
+    `made_of`. `soft`, `keep_true`: see make_targets.
+    """
 
-    def proposals(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Proposals:
+    def __init__(
+        self,
+        folder: Path,
+        made_of: dict[str, Any],
+        vocab_size: int,
+        soft: bool = True,
+        keep_true: bool = True,
+    ):
+        self.folder, self.soft, self.keep_true = folder, soft, keep_true
+        self.made_of = manifest.read_manifest(folder)
+        with reading(folder / manifest.NAME):
+            for key, value in made_of.items():
+                if self.made_of.get(key) != value:
+                    raise UserError(f"its {key} is {self.made_of.get(key)!r}, not {value!r}")
+        path = manifest.check_file(folder, FILE, self.made_of)
+        self.records = np.memmap(path, record_dtype(vocab_size, made_of["m"], made_of["k"]), "r")
+
+    def proposals(self, indices: np.ndarray) -> Proposals:
         r = self.records[indices]
         ids = r["ids"].astype(np.int64)
         ids[r["ids"] == np.iinfo(r["ids"].dtype).max] = -1
-        return Proposals(r["positions"], ids, r["probs"])
+        return Proposals(r["positions"], ids, r["values"])
 
-
-def store_path(tokens: TokenFile, identity: dict) -> Path:
-    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-    return tokens.path.with_name(f"{tokens.path.stem}.labels-{key}.bin")
+    def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets:
+        """Targets of the windows `indices` (B,) with inputs x and next tokens y (B, T)."""
+        return make_targets(y, self.proposals(indices), self.soft, self.keep_true)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from augment import Labels
 from common.errors import UserError
 from config.defaults import TrainConfig
 from data.batches import BatchSource, TextSource, Windows
@@ -20,7 +19,7 @@ from model import LanguageModel, Plan
 from training.checkpoint import Saveable
 from training.distributed import Processes
 from training.evaluator import Evaluator
-from training.run import spent_by
+from training.labels import open_labels
 from training.task import Evaluation
 
 TRUTH_WINDOWS = 128  # of a split, in the log of a corpus whose truth is known
@@ -60,9 +59,8 @@ class TextTask:
             if bias is None:
                 raise UserError(f"unigram_bias: the head {c.head!r} has no bias")
             bias.data.copy_((counts.double() / counts.sum()).log())
-        labels = Labels(c, self.train, procs.device, head, procs.first)
-        self.info |= {"teacher_sha256": labels.teacher, "teacher_weights": labels.teacher_weights}
-        self.info["teacher_spent"] = spent_by(c.teacher) if labels.teacher_weights else None
+        labels, of_teacher = open_labels(c, self.train, model, procs)
+        self.info |= of_teacher
         share = (c.micro_batch, procs.rank, procs.world)
         how = model.trunk.arrange, c.lr_decay_steps or c.max_steps
         return TextSource(self.windows, labels, c.batch_size, c.seed, *share, *how)

@@ -115,7 +115,8 @@ def test_what_is_whole_is_kept(dataset, example, place, monkeypatch):
 def test_another_source_is_refused_or_starts_over(dataset, example, place, tmp_path, capsys):
     source, another, folder = place
     out = shutil.copytree(folder, tmp_path / "out")
-    (out / "train.labels-x.bin").touch()  # by augment.py
+    (out / "labels-x").mkdir()  # by augment.py
+    (out / "labels-x/labels.bin").touch()
     before, flags = files(out), [f"--out={out}", f"--tokenizer={example.tokenizer}"]
     capsys.readouterr()
     assert call(dataset, *flags, f"--source={another}") == 2

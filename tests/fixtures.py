@@ -169,8 +169,6 @@ def random_model(head: str = "softmax", block: int = 12, spread: float = 0.3, **
 class TrueToken:
     """The labels that a head has without a teacher."""
 
-    online = False
-
     def __init__(self, head: str = "softmax"):
         self.head = HEADS[head](VOCAB)
 

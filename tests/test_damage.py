@@ -58,7 +58,7 @@ def surroundings(patch: pytest.MonkeyPatch, folder: Path) -> None:
 def whole(token_folder, tmp_path_factory) -> Path:
     """All that the programs read: a run, its token files, a label store, a row store, texts."""
     folder = tmp_path_factory.mktemp("whole")
-    shutil.copytree(token_folder, folder / BPE)
+    shutil.copytree(token_folder, folder / BPE, ignore=shutil.ignore_patterns("labels-*"))
     (folder / "novels").mkdir()
     for name in "abcde":
         (folder / f"novels/{name}.txt").write_text(f"some words of {name}\n" * 40)
@@ -114,7 +114,10 @@ FLAGS = {  # program and a good command of it -> flags that cannot be; each line
     "trunk_args.order=backwards out_dir=/dev/null/x out_dir=run source=a\0b row=a\x1b[2J "
     "overlay=\udcff wandb_project=a\x07 init_from=out/nosuch min_lr=1 lr_decay_steps=1",
     ("train", f"{TRAIN} --learning_rate=0 --min_lr=0"): "readout_lr=1",
-    ("train", f"{TRAIN} --labels=soft --head=soft_targets"): "keep_true=False",
+    (
+        "train",
+        f"{TRAIN} --labels=soft --head=soft_targets",
+    ): "keep_true=False proposals=bottom label_store=False",
     ("augment", LABELS): "candidates=0 teacher=out/nosuch labels=true",
     ("sample", SAMPLE): f"seed={BIG} seed=-1 length=0 length temperature=nan top_p=2 which=none "
     "prompts=nosuch prompts=novels devic=cpu device=cuda:99 prompt=\udcff",
@@ -195,8 +198,8 @@ FILES = [  # a file (a pattern), and a command that reads it
     ("train", RESUME, "run/last/progress.json"),
     ("train", TRAIN, f"{BPE}/train.bin"),
     ("train", TRAIN, f"{BPE}/validation.json"),
-    ("train", LABELS, f"{BPE}/train.labels-*.bin"),
-    ("train", LABELS, f"{BPE}/train.labels-*.json"),
+    ("train", LABELS, f"{BPE}/labels-*/labels.bin"),
+    ("train", LABELS, f"{BPE}/labels-*/manifest.json"),
     ("eval", EVAL, f"{BPE}/test.bin"),
     ("eval", EVAL, f"{BPE}/test.json"),
     ("table", CURVE, "results/e.jsonl"),
@@ -230,7 +233,7 @@ def test_a_damaged_file_is_named(call, whole, program, arguments, pattern):
         bad = [old + line + b"\n" for line in (texts if program == "text" else NO_JSON[1:] + NO_ROWS)]
     if path.suffix == ".json":
         bad += NO_JSON if pattern.startswith("run/best") else NO_JSON[1::4]
-    if pattern.endswith(("last/model.safetensors", "labels-*.bin", "test.bin")):
+    if pattern.endswith(("last/model.safetensors", "labels.bin", "test.bin")):
         bad.append(old[:-10] + bytes([old[-10] ^ 4]) + old[-9:])  # of an id the low byte: another word
     for content in bad:
         code, err = call(program, arguments, {name: content})

@@ -109,9 +109,8 @@ def test_a_foreign_model_is_a_start_a_teacher_and_a_row(run, tiny, token_folder,
     assert run(start) == 0
     begun = load_model(start.out_dir)[0].log_probs(x[:, :8])
     torch.testing.assert_close(begun, log_p[:, :8], atol=1e-4, rtol=0)
-    info = open_tokens(token_folder / "train.bin").info
-    teacher = augment.Teacher(str(path), info["tokenizer"], info["fingerprint"], T)
-    assert teacher.weights_sha256 is None
+    tokens = open_tokens(token_folder / "train.bin")
+    teacher = augment.Teacher(tiny(teacher=str(path)), tokens)
     torch.testing.assert_close(teacher.model.log_probs(x), log_p, atol=1e-4, rtol=0)
     flags = [f"--out={tmp_path / 't'}", "--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu"]
     assert eval_diversity.main([str(trained), f"theirs={path}", *flags]) == 0

@@ -31,7 +31,7 @@ from training.run import Run, difference
 
 ROOT = Path(__file__).resolve().parents[1]
 # every source of randomness but dropout
-SIG = dict(head="sigmoid", bayesian=True, labels="soft", candidates=5, label_store=False)
+SIG = dict(head="sigmoid", bayesian=True, labels="soft", candidates=5)
 
 
 def steps(out, key="loss") -> list[int]:

@@ -36,7 +36,7 @@ class ImageSource:
     """`batch_size` images a step, a pure function of (seed, step): an epoch shows each once, in an order of
     its own. A label is a token."""
 
-    parts, on_device = 1, False
+    parts = 1
 
     def __init__(self, images: Images, head: Head, batch_size: int, seed: int):
         self.images, self.head, self.batch_size, self.seed = images, head, batch_size, seed

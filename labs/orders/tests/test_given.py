@@ -79,7 +79,7 @@ def test_what_is_given_has_no_loss(folder, name):
 
 
 def test_a_teacher_sees_what_is_given(folder):
-    """Its perplexity of a prefix has that of the given tokens in it, online as in the store."""
+    """Its perplexity of a prefix has that of the given tokens in it."""
     seen = []
 
     class Labels(TrueToken):

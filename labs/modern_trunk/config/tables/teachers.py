@@ -19,6 +19,6 @@ rows = [
 seeds = [2, 3, 4]
 flags = (
     "--learning_rate=2.25e-3 --min_lr=2.25e-4 --readout_lr=8.16e-3 --gain=.484 --n_embd=96 "
-    "--eval_windows=300 --label_store=False --eval_interval=1000"
+    "--eval_windows=300 --eval_interval=1000"
 )
 runs = "out/teachers"
