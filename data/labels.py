@@ -92,13 +92,14 @@ def make_targets(y: Tensor, proposals: Proposals, soft: bool, keep_true: bool = 
 def fingerprint(record: dict[str, Any], weights: Mapping[str, Tensor]) -> str:
     """SHA-256 of what decides a model's probabilities: its weights, and size, head and gain in the `record`
     of its run."""
-    head, gain = named_head(record["head"], record["vocab_size"], record["head_args"]).eval(), record["gain"]
+    head = named_head(record["head"], record["vocab_size"], record["head_args"]).eval()
+    gain = record.get("gain", 1.0)
     settings = sorted((k, v) for k, v in vars(head).items() if isinstance(v, (int, float, str)))
     about = (sketch(record).config, type(head).__name__, settings)
     digest = hashlib.sha256((repr(about) + f" gain {gain}" * (gain != 1)).encode())
     for name, w in sorted(weights.items()):
         digest.update(name.encode())
-        digest.update(w.float().numpy().data)
+        digest.update(w.float().contiguous().numpy().data)
     return digest.hexdigest()
 
 

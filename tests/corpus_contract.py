@@ -64,7 +64,7 @@ def name_of(dataset: str) -> str:
 
 def files(folder: Path) -> dict[str, bytes]:
     """What is in a folder, by name."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def call(dataset: str, *flags: str) -> int:

@@ -16,11 +16,12 @@ import torch.distributed as dist
 import augment
 import train
 from common import device
+from data.labels import fingerprint, identity
 from data.tokens import open_tokens
 from tests.fixtures import TINY, train_in_process
+from training.run import open_run
 
 HALF = dict(max_steps=3, lr_decay_steps=6)
-LABELS = augment.LabelSettings(candidates=6, positions=0.5, seed=77)  # of a store that no run here opens
 
 
 def configs(out: Path, teacher: str) -> dict[str, train.TrainConfig]:
@@ -45,6 +46,14 @@ def resumed(config: train.TrainConfig) -> train.TrainConfig:
     return dataclasses.replace(config, resume=True, max_steps=6)
 
 
+def label_store(tokens: Path, teacher: str) -> Path:
+    """Makes, or finds, a store of `tokens` that no run here opens."""
+    c = train.TrainConfig(**TINY | dict(teacher=teacher, candidates=6, seed=77))
+    split, run = open_tokens(tokens / "train.bin"), open_run(teacher)
+    made_of = identity(split, c, fingerprint(run.record, run.weights()))
+    return augment.build_store(split, c, made_of, "cpu")
+
+
 def dtypes_chosen() -> list[str]:
     """What "auto" means where only process 0, then only process 1, has a CPU with bfloat16 instructions."""
     real, chosen = device.capabilities, []
@@ -57,20 +66,17 @@ def dtypes_chosen() -> list[str]:
     return chosen
 
 
-def store_built(tokens: Path, config: train.TrainConfig) -> list[int]:
+def store_built(tokens: Path, teacher: str) -> list[int]:
     """Both processes open the same store at once, with nothing but its lock between them. The first window of
     each batch that this one computed."""
-    train_tokens, computed, real = open_tokens(tokens / "train.bin"), [], augment.propose
-    info = train_tokens.info
-    corpus = info["tokenizer"], info["fingerprint"]
-    teacher = augment.Teacher(config.teacher, *corpus, config.block_size)
+    computed, real = [], augment.propose
 
     def noted(teacher, indices, *rest):
         computed.append(int(indices[0]))
         return real(teacher, indices, *rest)
 
     augment.propose = noted
-    augment.build_store(train_tokens, teacher, config.block_size, LABELS, batch=4)
+    label_store(tokens, teacher)
     augment.propose = real
     return computed
 
@@ -89,7 +95,7 @@ def main(out: Path, tokens: Path, teacher: str) -> None:
     codes = {name: train_in_process(runs[name], tokens) for name in begun}
     codes["noisy-resumed"] = train_in_process(resumed(runs["noisy-broken"]), tokens)
     codes["plain-resumed"] = train_in_process(resumed(runs["plain-begun-alone"]), tokens)
-    seen |= {"codes": codes, "computed": store_built(tokens, runs["noisy"])}
+    seen |= {"codes": codes, "computed": store_built(tokens, teacher)}
     (out / f"seen-{os.environ['RANK']}.json").write_text(json.dumps(seen))
 
 
