@@ -81,10 +81,10 @@ def propose(teacher: Teacher, indices: np.ndarray, x: Tensor, y: Tensor, c: Trai
     with autocast(teacher.device, teacher.dtype):
         hidden = teacher.model.trunk(x)  # (B, T, C)
         chosen = hidden.gather(1, at[:, :, None].expand(-1, -1, hidden.shape[2])).flatten(0, 1)
-        top = []
-        for rows, lp in teacher.model.head.log_prob_blocks(chosen, teacher.draws):
-            top.append((lp if u is None else draw(lp, truth[rows], u[rows])).topk(k))
-    lp, ids = (torch.cat(t).view(*positions.shape, k) for t in zip(*top))
+        lp, ids = torch.empty(len(chosen), k, device=at.device), at.new_empty(len(chosen), k)
+        for rows, log_p in teacher.model.head.log_prob_blocks(chosen, teacher.draws):
+            lp[rows], ids[rows] = log_p.topk(k) if u is None else draw(log_p, truth[rows], u[rows], k)
+    lp, ids = (t.view(*positions.shape, k) for t in (lp, ids))
     if c.ppl_threshold:
         # A candidate leaves its left context as it is: the prefix's NLL is known, the candidate adds -log p.
         # Position i has i tokens of its window predicted before it (the first one has no context).
@@ -98,24 +98,26 @@ def propose(teacher: Teacher, indices: np.ndarray, x: Tensor, y: Tensor, c: Trai
     return Proposals(positions, ids.cpu().numpy(), lp.exp().half().cpu().numpy())
 
 
-def draw(log_p: Tensor, truth: Tensor, u: Tensor) -> Tensor:
-    """log of the weights (N, V) of k draws from each row of a distribution; -inf for what was not drawn.
+def draw(log_p: Tensor, truth: Tensor, u: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Draws from each row of a distribution: log of their weights (N, k), and ids (N, k). What is drawn twice
+    comes once; where there are fewer than k, the rest is -inf.
 
-    log_p (N, V), the true tokens (N,), u (N, k) uniform in [0, 1).
+    log_p (N, V), the true tokens (N,), u (N, draws) uniform in [0, 1).
 
-    The k are drawn with replacement from p without the true token t, whose label is known: of c_j draws of j
-    the weight is y_j = (1 - p_t) c_j / k, whose mean is p_j. So the labels, with y_t = 1, have the mean of
-    those of all V tokens at once: without bias, where the k likeliest lose the mass of the tail. The weights
-    add up to 1 - p_t in any draw. So softmax's target y / sum y = y / (2 - p_t) has the right mean, too, and
-    the gradients of both losses, which are linear in it; draws of t would make that sum random.
-    Source: Anshumann et al. 2025, arXiv 2503.16870, sec. 3, with the true token apart.
+    They are drawn with replacement from p without the true token t, whose label is known: of c_j draws of j
+    among n the weight is y_j = (1 - p_t) c_j / n, whose mean is p_j. So the labels, with y_t = 1, have the
+    mean of those of all V tokens at once: without bias, where the likeliest tokens lose the mass of the tail.
+    The weights add up to 1 - p_t in any draw. So softmax's target y / sum y = y / (2 - p_t) has the right
+    mean, too, and so have the gradients of both losses, which are linear in it; if t could be drawn, that sum
+    would be random. float16 rounds a weight by up to 1 in 4,096, as it does a probability.
+    Source: Anshumann et al. 2025, arXiv 2503.16870, whose draws are of all tokens.
     """
-    p = log_p.double().exp().scatter_(1, truth[:, None], 0)  # in float32 the sum would lose rare tokens
-    cumulated = p.cumsum(1)
+    p = log_p.exp().scatter_(1, truth[:, None], 0)
+    cumulated = p.cumsum(1, dtype=torch.float64)  # float32 would lose rare tokens beside the sum
     mass = cumulated[:, -1:]  # 1 - p_t
     ids = torch.searchsorted(cumulated, u * mass, right=True).clamp(max=p.shape[1] - 1)  # V where mass is 0
-    counts = torch.zeros_like(p).scatter_add_(1, ids, torch.ones_like(u))
-    return (counts * (mass / u.shape[1])).log()
+    counts, ids = torch.zeros_like(p).scatter_add_(1, ids, torch.ones_like(ids, dtype=p.dtype)).topk(k)
+    return (counts * (mass / u.shape[1])).log(), ids
 
 
 def uniform(indices: np.ndarray, m: int, c: TrainConfig) -> Tensor:
