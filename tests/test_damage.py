@@ -112,12 +112,13 @@ FLAGS = {  # program and a good command of it -> flags that cannot be; each line
     f"tokenizer=bpe{'9' * 5000} tokenizer=bpe999999999 dataset=../x head=hexmax head_args=7 head_args.x=1 "
     f"head_args={'[' * 5000} trunk_args.x=1 n_layer.x=1 device=tpu dtype=int8 name=a/b max_steps=1e9 "
     "trunk_args.order=backwards out_dir=/dev/null/x out_dir=run source=a\0b row=a\x1b[2J "
-    "overlay=\udcff wandb_project=a\x07 init_from=out/nosuch min_lr=1 lr_decay_steps=1",
+    "overlay=\udcff wandb_project=a\x07 init_from=out/nosuch min_lr=1 lr_decay_steps=1 keep_true=False",
     ("train", f"{TRAIN} --learning_rate=0 --min_lr=0"): "readout_lr=1",
     (
         "train",
         f"{TRAIN} --labels=soft --head=soft_targets",
     ): "keep_true=False proposals=bottom label_store=False",
+    ("augment", f"{LABELS} --proposals=drawn"): "ppl_threshold=9 keep_true=False",
     ("augment", LABELS): "candidates=0 teacher=out/nosuch labels=true",
     ("sample", SAMPLE): f"seed={BIG} seed=-1 length=0 length temperature=nan top_p=2 which=none "
     "prompts=nosuch prompts=novels devic=cpu device=cuda:99 prompt=\udcff",

@@ -1,6 +1,6 @@
 # What labels.py leaves open, at its place and with its teacher: drawn proposals beside the likeliest, the
-# share of positions, the perplexity threshold (half, once and twice a teacher's perplexity), a positive weight
-# of 1,000. Two hours of a core.
+# share of positions, the perplexity threshold (half, once and twice a teacher's perplexity), a positive
+# weight of 1,000. Two hours of a core.
 #     python table.py config/tables/label_settings.py --jobs=2
 config = "sig_gpt"
 overlay = "brief"
