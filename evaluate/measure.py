@@ -105,7 +105,7 @@ def open_runs(arguments: list[str], which: str = "best") -> list[NamedRun]:
         name, path = named_path(argument)
         ckpt = open_run(path, which)
         name = checked({"name": name or ckpt.config.name}, {"name": Name})["name"]
-        out.append(NamedRun(name, path, ckpt, weights_digest(ckpt.path)))
+        out.append(NamedRun(name, path, ckpt, ckpt.weights_sha256))
     return out
 
 

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 
 import evaluate.text_task
 import train
+from common.manifest import write_manifest
 from data.corpus import Contents, Split, prepare_splits
 from evaluate import text_numbers
 from evaluate.metrics import Calibration
@@ -203,6 +204,12 @@ def scale(folder: Path, factor: float) -> None:
     """Another model in a checkpoint: the weights times `factor`."""
     weights = folder / "model.safetensors"
     save_file({k: v * factor for k, v in load_file(weights).items()}, weights)
+    seal(folder)
+
+
+def seal(folder: Path) -> None:
+    """Lets the changed files of a checkpoint be what was saved."""
+    write_manifest(folder, {}, {file.name for file in folder.iterdir()} - {"manifest.json"})
 
 
 def over(code: int) -> SimpleNamespace:
@@ -216,10 +223,8 @@ def weights(out: str | Path, which: str = "last") -> dict[str, torch.Tensor]:
 
 
 def progress(out: str | Path, which: str = "last") -> dict:
-    """progress.json without the digest of the weights."""
-    content = json.loads((Path(out) / which / "progress.json").read_text())
-    assert len(content.pop("weights_sha256")) == 64
-    return content
+    """A run's progress.json."""
+    return json.loads((Path(out) / which / "progress.json").read_text())
 
 
 def log(out: str | Path) -> list[dict]:

@@ -21,7 +21,7 @@ from evaluate.scoring import TemperedCalibration, fit_temperature, score
 from evaluate.settings import PaperConfig, read_settings, run_seed
 from evaluate.text import TextMeasure, TextSession
 from evaluate.text_numbers import reference_texts
-from tests.fixtures import TINY, rows, samples, scale, train_in_process
+from tests.fixtures import TINY, rows, samples, scale, seal, train_in_process
 from train import TrainConfig
 from training.run import load_model
 
@@ -47,6 +47,7 @@ def variant(trained, tmp_path):
         path = Path(shutil.copytree(trained / "best", tmp_path / folder))
         config = json.loads((path / "config.json").read_text())
         (path / "config.json").write_text(json.dumps(config | changes))
+        seal(path)
         return path
 
     return make

@@ -6,6 +6,7 @@ from torch import nn
 
 import train
 from common.errors import UserError
+from tests.fixtures import seal
 from training.optimizer import Muon, iteration_dtype, orthogonal
 
 
@@ -34,6 +35,7 @@ def test_a_state_of_another_model_is_refused(run, tiny, tmp_path, harm):
     state = torch.load(path, weights_only=True)
     harm(state)
     torch.save(state, path)
+    seal(path.parent)
     c.resume = True
     with pytest.raises(UserError, match="optimizer.pt"):
         run(c)

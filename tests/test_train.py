@@ -25,7 +25,7 @@ from data.tokens import open_tokens
 from evaluate.curve import evaluations
 from evaluate.scoring import Score
 from heads import named_head
-from tests.fixtures import TINY, VOCAB, curve, handlers_kept, log, progress, train_in_process, weights
+from tests.fixtures import TINY, VOCAB, curve, handlers_kept, log, progress, seal, train_in_process, weights
 from training import checkpoint
 from training.run import Run, difference
 
@@ -380,6 +380,7 @@ def test_resume_with_another_teacher_or_validation_text_is_refused(
         run(c, folder)
     other = {k: v * 1.01 for k, v in weights(teacher, "best").items()}
     save_file(other, teacher / "best" / "model.safetensors")
+    seal(teacher / "best")
     with pytest.raises(ValueError, match="teacher_sha256"):
         run(c)
 

@@ -1,8 +1,8 @@
 """A checkpoint: a folder with the weights as safetensors, the configuration and the progress as JSON and, to
 resume, the optimizer's state.
 
-Written aside, then renamed: a folder of the final name is always whole. Nothing is pickled; the optimizer's
-state loads with weights_only=True. training/run.py reads them.
+Written aside, then renamed: a folder of the final name is always whole. Its manifest.json has the SHA-256 of
+each file. Nothing is pickled; the optimizer's state loads with weights_only=True. training/run.py reads them.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,7 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from common.errors import InUse, UserError
-from common.files import locked, sync_folder
+from common.files import locked, remove_leftovers, sync_folder
+from common.manifest import sha256_of, write_manifest
 from model import LanguageModel
 
 if TYPE_CHECKING:
@@ -51,18 +52,27 @@ def save(
     with writing(aside, f"could not write the checkpoint {path}"):
         save_file({k: v.cpu() for k, v in model.state().items()}, aside / "model.safetensors")
         if optimizer is not None:
-            torch.save(optimizer, aside / "optimizer.pt")
+            with open(aside / "optimizer.pt", "wb") as file:  # Python's file, whose errors say what is wrong
+                torch.save(optimizer, file)
         if tokenizer is not None:
             tokenizer.save(aside)
-        now = replace(progress, weights_sha256=weights_digest(aside))
-        for name, content in (("config", asdict(config)), ("progress", now.record())):
+        for name, content in (("config", asdict(config)), ("progress", progress.record())):
             (aside / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_manifest(aside, {}, (file.name for file in aside.iterdir()))
     # where only `old` is left (killed between these renames), it stays until the new one has its name
     if path.exists():
         shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
     aside.rename(path)
-    shutil.rmtree(old, ignore_errors=True)
+    remove_unfinished(path.parent)
+
+
+def remove_unfinished(out: Path) -> None:
+    """Removes from a run's folder what killed saves left beside a whole checkpoint; for who writes there."""
+    for which in ("last", "best"):
+        for end in (".new", ".old") if (out / which).exists() else (".new",):
+            shutil.rmtree(out / f"{which}{end}", ignore_errors=True)
+    remove_leftovers(out)
 
 
 @contextlib.contextmanager
@@ -77,9 +87,11 @@ def writing(folder: Path, failed: str) -> Iterator[None]:
         sync_folder(folder)
     except BaseException as e:
         shutil.rmtree(folder, ignore_errors=True)
-        # torch and safetensors wrap a full disk in their own kinds
-        if isinstance(e, (OSError, RuntimeError, SafetensorError)):
-            raise OSError(f"{failed}: {e}") from e
+        # of a full disk: safetensors has a kind of its own, torch raises a RuntimeError on top of Python's
+        inner = e.__context__ if isinstance(e, RuntimeError) else None
+        cause = inner if isinstance(inner, OSError) else e
+        if isinstance(cause, (OSError, SafetensorError)):
+            raise OSError(f"{failed}: {getattr(cause, 'strerror', None) or cause}") from e
         raise
 
 
@@ -114,10 +126,7 @@ def weights_digest(path: Path) -> str:
     """SHA-256 of a checkpoint's weights file; of several files, of their digests in the order of their
     names. UserError if there are none."""
     files = [path] if path.is_file() else sorted(path.glob("*.safetensors")) or sorted(path.glob("*.bin"))
-    digests = []
-    for file in files:
-        with open(file, "rb") as f:
-            digests.append(hashlib.file_digest(f, "sha256").hexdigest())
+    digests = [sha256_of(file) for file in files]
     if not digests:
         raise UserError(f"there are no weights in {path}")
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()

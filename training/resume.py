@@ -10,7 +10,6 @@ from common.config import Dtype
 from common.device import DTYPES, Precision, choose_dtype
 from common.errors import UserError
 from model import LanguageModel
-from training.checkpoint import weights_digest
 from training.distributed import Processes
 from training.run import RESUMABLE, Run, RunConfig, difference, open_run, spent
 
@@ -94,5 +93,5 @@ def start_from(c: RunConfig, model: LanguageModel) -> str:
     new, unused = (", ".join(sorted(keys)) for keys in (parameters.keys() - fits, weights.keys() - fits))
     kept = f"; as initialised: {new}" * bool(new) + f"; not used: {unused}" * bool(unused)
     if not run.foreign:
-        c.init_weights, c.init_spent = weights_digest(run.path), spent(run)
+        c.init_weights, c.init_spent = run.weights_sha256, spent(run)
     return f"started from {name}{kept}"

@@ -13,6 +13,7 @@ from torch import Tensor
 from common.config import Name, Natural, checked, completed
 from common.errors import UserError, reading
 from common.files import read_json
+from common.manifest import check_file, read_manifest
 from config.defaults import TrainConfig
 from model import TRUNKS, GPTConfig, LanguageModel, build, sketch, trunk_config
 from training.checkpoint import find_checkpoint, is_run, weights_digest
@@ -78,7 +79,7 @@ class Progress:
     val: dict[str, float] = field(default_factory=dict)  # of the validation split at this step; {}: not known
     criterion: dict[str, float] = field(default_factory=dict)  # the same of the windows of all evaluations
     best: dict[str, float] = field(default_factory=dict)  # the least `criterion` so far
-    weights_sha256: str = ""
+    weights_sha256: str = ""  # as an earlier version recorded it, which had no manifest
 
     @classmethod
     def read(cls, path: Path) -> "Progress":
@@ -100,7 +101,7 @@ class Progress:
         """The content of progress.json."""
         scores = {"val_": self.val, "judged_": self.criterion, "best_val_": self.best}
         named = {prefix + name: value for prefix, by in scores.items() for name, value in by.items()}
-        return {"step": self.step, "tokens": self.tokens, **named, "weights_sha256": self.weights_sha256}
+        return {"step": self.step, "tokens": self.tokens, **named}
 
 
 def difference(a: Mapping[str, Any], b: Mapping[str, Any], but: Collection[str] = ()) -> str:
@@ -130,15 +131,29 @@ class Run:
     record    its configuration as config.json has it, with today's keys, the usual value of each that it
               lacks, and what only an earlier version knows: what a row of a table says of its training
     config    the same as a dataclass, checked
+    manifest  of its files, which are compared with it as they are read; None: an earlier version saved it
     foreign   whether another program trained it, of whose data and settings nothing is known
     """
 
     foreign = False
+    manifest: dict[str, Any] | None = None
 
     def __init__(self, folder: str | Path, which: str = "best"):
         """The checkpoint that `folder` is, or its `which` ("best" or "last"), or the other one if there is no
         such. OSError or UserError naming the file that is missing or damaged."""
-        self.path = find_checkpoint(folder, which)
+        while True:
+            self.path = find_checkpoint(folder, which)
+            self.manifest = _manifest(self.path)
+            try:
+                self._read()
+            except (OSError, ValueError):
+                if not self.replaced():
+                    raise
+            if not self.replaced():  # else its training has saved meanwhile
+                return
+
+    def _read(self) -> None:
+        self.file("config.json"), self.file("progress.json")
         kinds = {f.name: f.type for f in fields(RunConfig)}
         needed = ["tokenizer", "tokenizer_fingerprint", "head", *(f.name for f in fields(GPTConfig))]
         of_needed = {"name": Name, **{key: kinds[key] for key in needed}}
@@ -150,20 +165,40 @@ class Run:
             self.config = RunConfig(**{key: self.record[key] for key in kinds if key in self.record})
         self.progress = Progress.read(self.path / "progress.json")
 
+    def replaced(self) -> bool:
+        """Whether its training has saved another checkpoint in its place since it was opened."""
+        return _manifest(self.path) != self.manifest
+
+    def file(self, name: str) -> Path:
+        """The path of one of its files. UserError if it is not the one that was saved."""
+        return self.path / name if self.manifest is None else check_file(self.path, name, self.manifest)
+
+    @property
+    def weights_sha256(self) -> str:
+        return self.manifest["files"]["model.safetensors"] if self.manifest else weights_digest(self.path)
+
     def weights(self) -> dict[str, Tensor]:
-        """On the CPU. UserError if the file is damaged."""
+        """On the CPU. UserError if the file is damaged, or is not the one that was opened."""
         with reading(self.path / "model.safetensors"):
-            return load_file(self.path / "model.safetensors")
+            if not self.manifest and self.progress.weights_sha256 not in ("", self.weights_sha256):
+                raise UserError("its SHA-256 is not the one in progress.json")
+            weights = load_file(self.file("model.safetensors"))
+            if self.replaced():
+                raise UserError("its training has saved another one meanwhile: begin again")
+            return weights
 
     def optimizer(self) -> dict[str, Any]:
-        """The state that the training goes on with. UserError if the weights beside it are others than those
-        that it was saved with."""
-        with reading(self.path / "model.safetensors"):
-            if self.progress.weights_sha256 not in ("", weights_digest(self.path)):
-                raise ValueError("its SHA-256 is not the one in progress.json")
+        """The state that the training goes on with."""
         # ignored: warnings about pickles that torch then refuses
         with reading(self.path / "optimizer.pt"), warnings.catch_warnings(action="ignore"):
-            return torch.load(self.path / "optimizer.pt", map_location="cpu", weights_only=True)
+            return torch.load(self.file("optimizer.pt"), map_location="cpu", weights_only=True)
+
+
+def _manifest(path: Path) -> dict[str, Any] | None:
+    try:
+        return read_manifest(path)
+    except FileNotFoundError:
+        return None
 
 
 class GPT2Run(Run):
