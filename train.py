@@ -30,15 +30,15 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from common.config import cli, read
-from common.device import autocast, flops_per_token, peak_flops
+from common.device import autocast, busy_machine, flops_per_token, peak_flops
 from common.errors import UserError
 from common.log import Log, start_wandb
 from config.defaults import TrainConfig
 from data.batches import Loader, windows_at_a_time
 from data.tokenizers import tokenizer_name
 from evaluate.text_task import TextTask
-from heads import head_changed, head_digest, named_head
-from model import LanguageModel, build, sketch
+from heads import check_arguments, find_head, head_changed, head_digest
+from model import LanguageModel, build, trunk_config
 from training import checkpoint
 from training.distributed import Processes, end_with_table
 from training.evaluator import Evaluator, Interrupted, derived_seed
@@ -75,23 +75,26 @@ def main(argv: list[str]) -> int:
     """Trains, and leaves a run in out_dir; the exit code."""
     config = settled(read(TrainConfig, argv, __doc__))
     end_with_table()
-    procs, out = Processes(config.device), Path(config.out_dir)
-    with checkpoint.in_use(out) if procs.main else contextlib.nullcontext():
+    out = Path(config.out_dir)
+    with contextlib.ExitStack() as stack:  # closes all of it, whatever ends the training
+        procs = Processes(config.device)
+        stack.callback(procs.close)
+        if procs.main:
+            stack.enter_context(checkpoint.in_use(out))
         t = initialise(config, procs)
+        stack.callback(t.loader.close)
         log = None  # of the first process
         if procs.main:
+            checkpoint.remove_unfinished(out)
             tracker = start_wandb(config, vars(t.config)) if config.wandb else None
-            log = Log(out, t.progress.step, tracker)
+            if tracker:
+                stack.push(lambda kind, *_: tracker.finish(exit_code=int(kind is not None)))
+            log = stack.enter_context(contextlib.closing(Log(out, t.progress.step, tracker)))
         procs.stop_at_signals()
         try:
-            code = train(t, log)
+            return train(t, log)
         except Diverged as error:
-            code = give_up(t, log, error)
-        t.loader.close()
-        if log:
-            log.close()
-        procs.close()
-        return code
+            return give_up(t, log, error)
 
 
 # -----------------------------------------------------------------------------
@@ -107,9 +110,9 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     elif checkpoint.holds_run(out):
         raise UserError(f"{out} holds a run: --resume {out} goes on with it, --out_dir=... starts another")
 
-    # The data. What cannot be is refused before, as far as it is known: a corpus may be a download
-    named_head(config.head, 257, config.head_args)
-    sketch(vars(config))
+    # The data. What cannot be is refused before, as far as it takes no building: a corpus may be a download
+    check_arguments(find_head(config.head), config.head_args)
+    trunk_config({"vocab_size": 1, **vars(config)})
     windows_at_a_time(config.batch_size, config.micro_batch, procs.world)
     precision = agreed_dtype(config.dtype, last.config.dtype if last else None, procs)
     config = replace(config, dtype=precision.name)
@@ -153,6 +156,8 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
         f"{c.name}: {parameters:.1f}M parameters, head {head}, {task.greeting(source)}; "
         f"{device}, {precision.name} ({precision.reason})"
     )
+    if device.type == "cpu" and (line := busy_machine()):
+        procs.say(line)
     return t
 
 
@@ -172,10 +177,12 @@ def resume(t: Training, last: Run) -> None:
     if t.procs.main and p.best:
         best = Run(out, "best")  # `last` where there is no such
         if best.path.stem != "best" or best.progress.best != p.best:
-            if p.criterion == p.best:  # it stopped between its two saves
+            # it stopped between its two saves, or its best/ is lost: then the best of what is left is this
+            # checkpoint or, if it was saved between two evaluations, what the next one finds
+            p.best = p.criterion
+            if p.best:
                 save(t, "best")
-            else:  # the next evaluation begins a new one
-                p.best = {}
+                t.procs.say(f"{best.path.parent / 'best'} was missing or old: it is step {p.step} now")
 
 
 # -----------------------------------------------------------------------------

@@ -54,6 +54,15 @@ def get_device(name: str) -> torch.device:
     return device
 
 
+def busy_machine() -> str:
+    """A line for the user if other processes need the CPU: torch's threads wait for each other at every
+    product, and where one of them waits for a core, so do all. "" if there are cores to spare."""
+    load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
+    if load < cores or torch.get_num_threads() == 1:
+        return ""
+    return f"the load is {load:.1f} on {cores} cores: OMP_NUM_THREADS=1 makes a small model several times faster"
+
+
 def float64_device(device: torch.device | str) -> torch.device:
     """Where float64 arithmetic on numbers of `device` is done: there, or on the CPU, as MPS has none."""
     device = torch.device(device)

@@ -21,7 +21,7 @@ class Tracker(Protocol):
     """A run of another program that shows logs."""
 
     def log(self, entry: dict[str, Any], step: int) -> None: ...
-    def finish(self) -> None: ...
+    def finish(self, exit_code: int | None = None) -> None: ...
 
 
 class Log:
@@ -45,8 +45,6 @@ class Log:
 
     def close(self) -> None:
         self.file.close()
-        if self.tracker:
-            self.tracker.finish()
 
 
 def strict(value: Any) -> Any:

@@ -10,6 +10,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 Labels = Literal["true", "hard", "soft"]
 Proposals = Literal["top", "drawn"]
 Optimizer = Literal["adamw", "muon", "adam", "sgd"]
+Layers = Annotated[int, Field(ge=1, le=1000)]
 
 
 @dataclass
@@ -31,7 +32,7 @@ class TrainConfig:
     trunk: str = "gpt"              # a name in TRUNKS of model.py or a lab
     trunk_args: dict = field(default_factory=dict)  # what it takes beside the sizes
     block_size: Positive = 512
-    n_layer: Positive = 12
+    n_layer: Layers = 12
     n_head: Positive = 12
     n_embd: Positive = 768
     dropout: Decay = 0.0
@@ -88,6 +89,8 @@ class TrainConfig:
             raise UserError(f"min_lr = {self.min_lr} is above learning_rate = {self.learning_rate}")
         if 0 < self.lr_decay_steps < self.warmup_steps:
             raise UserError(f"lr_decay_steps = {self.lr_decay_steps} < warmup_steps = {self.warmup_steps}")
+        if max(self.eval_steps, default=0) > self.max_steps:
+            raise UserError(f"eval_steps = {self.eval_steps} reach beyond max_steps = {self.max_steps}")
         if self.readout_lr and not self.learning_rate:
             raise UserError(f"readout_lr = {self.readout_lr} is scheduled as a share of learning_rate = 0")
         if self.positions > 1 and self.positions % 1:

@@ -55,7 +55,7 @@ class TextTask:
         counts = torch.from_numpy(np.bincount(self.train.ids, minlength=self.info["vocab_size"]) + 1)
         if isinstance(head, SampledSoftmax):
             head.use_frequencies(counts)
-        if c.unigram_bias and not c.init_from:
+        if c.unigram_bias:
             if bias is None:
                 raise UserError(f"unigram_bias: the head {c.head!r} has no bias")
             bias.data.copy_((counts.double() / counts.sum()).log())

@@ -119,7 +119,8 @@ FLAGS = {  # program and a good command of it -> flags that cannot be; each line
     f"tokenizer=bpe{'9' * 5000} tokenizer=bpe999999999 dataset=../x head=hexmax head_args=7 head_args.x=1 "
     f"head_args={'[' * 5000} trunk_args.x=1 n_layer.x=1 device=tpu dtype=int8 name=a/b max_steps=1e9 "
     "trunk_args.order=backwards out_dir=/dev/null/x out_dir=run source=a\0b row=a\x1b[2J "
-    "overlay=\udcff wandb_project=a\x07 init_from=out/nosuch min_lr=1 lr_decay_steps=1 keep_true=False",
+    "overlay=\udcff wandb_project=a\x07 init_from=out/nosuch min_lr=1 lr_decay_steps=1 n_layer=100000000 "
+    "eval_steps=[1,9] keep_true=False",
     ("train", f"{TRAIN} --learning_rate=0 --min_lr=0"): "readout_lr=1",
     (
         "train",
@@ -285,11 +286,11 @@ def changed(**keys):
         *(
             ("sample", SAMPLE, "run/best/config.json", {key: value})
             for key, values in {
-                "n_layer": ["2", 1.5, True, -1, 2, 10**8], "n_embd": [10**9], "n_head": [0],
+                "n_layer": ["2", 1.5, True, -1, 2, 10**8, 10**12], "n_embd": [10**9], "n_head": [0],
                 "head": [7, "x", "sigmoid"], "block_size": [[16]], "vocab_size": [10**12, None],
                 "dropout": ["0", 7], "head_args": [[1], {"x": 1}], "bayesian": [1],
                 "tokenizer_fingerprint": [None],
-                "name": ["../x", "a\x1b[2J", 7, None, ["x"]], "row": ["a\x1b[2J"],
+                "trunk": ["nosuch"], "name": ["../x", "a\x1b[2J", 7, None, ["x"]], "row": ["a\x1b[2J"],
             }.items()
             for value in values
         ),

@@ -30,6 +30,14 @@ def test_mps_is_taken_only_by_name(monkeypatch):
     assert get_device("mps") == MPS and get_device("auto") == CPU
 
 
+def test_a_busy_machine_has_a_remedy(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    for load, threads, busy in ((9.0, 4, True), (3.9, 4, False), (9.0, 1, False)):
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0, 0))
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert ("OMP_NUM_THREADS=1" in device.busy_machine()) == busy
+
+
 def test_what_needs_float64_on_mps():
     assert device.float64_device(MPS) == CPU and device.float64_device(CUDA) == CUDA
     assert device.to_float64(torch.ones(2)).dtype == torch.float64

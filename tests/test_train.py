@@ -1,5 +1,6 @@
 """Batches, one step, the loop: a run is its configuration, however it is cut up, stopped or watched."""
 
+import contextlib
 import copy
 import functools
 import itertools
@@ -10,6 +11,7 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -218,7 +220,7 @@ def test_watching_does_not_disturb(run, tiny, equal_state):
         return c.out_dir
 
     often, seldom = out_of("often", eval_interval=1), out_of("seldom", eval_interval=5, log_interval=5)
-    chosen = out_of("chosen", eval_interval=1, eval_steps=[4, 1, 99])
+    chosen = out_of("chosen", eval_interval=1, eval_steps=[4, 1])
     resumed = out_of("resumed", max_steps=5, eval_steps=[3])
     part = out_of("part", eval_interval=2, eval_windows=3)
     at = {often: [1, 2, 3, 4, 5, 6], seldom: [5, 6], chosen: [1, 4, 6], resumed: [3, 5, 6], part: [2, 4, 6]}
@@ -249,6 +251,31 @@ def test_best_is_the_best(run, tiny, monkeypatch):
         assert progress(c.out_dir, which) == {"step": step, "tokens": step * 8 * 16, **nlls}
     assert not (Path(c.out_dir) / "best" / "optimizer.pt").exists()
     assert (Path(c.out_dir) / "last" / "optimizer.pt").is_file()
+
+
+def test_a_finished_run_without_its_best_has_the_best_of_what_is_left(run, tiny, monkeypatch):
+    scores_are(monkeypatch, 2.0, 3.0)
+    c = tiny(eval_interval=3)
+    assert run(c) == 0 and progress(c.out_dir, "best")["step"] == 3
+    shutil.rmtree(Path(c.out_dir) / "best")
+    c.resume = True
+    assert run(c) == 0 and progress(c.out_dir, "best")["step"] == 6
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), None])
+def test_whatever_ends_a_training_its_tracker_is_told(run, tiny, monkeypatch, error):
+    told: list[int] = []
+    tracker = SimpleNamespace(log=lambda *_, **__: None, finish=lambda exit_code: told.append(exit_code))
+    monkeypatch.setattr(train, "start_wandb", lambda *_: tracker)
+    if error:
+        at_step(monkeypatch, 3, functools.partial(throw, error))
+    with pytest.raises(OSError, match="disk full") if error else contextlib.nullcontext():
+        run(tiny(wandb=True))
+    assert told == [1 if error else 0]
+
+
+def throw(error: Exception) -> None:
+    raise error
 
 
 def at_step(monkeypatch, step: int, act) -> None:
@@ -482,14 +509,15 @@ def test_float16_gradients_that_overflow_at_any_scale_diverge(trainer, tiny):
 # ---- folders, starts, mistakes -----------------------------------------------------------------------------
 
 
-OTHER_RUNS = dict(head="sigmoid", n_embd=16, learning_rate=0.02, max_steps=1)
+OTHER_RUNS = dict(head="sigmoid", n_embd=16, learning_rate=0.02, max_steps=1, row="c", overlay="c")
 
 
 @pytest.fixture(scope="module")
 def stopped(token_folder, tmp_path_factory) -> train.TrainConfig:
     """A run of three steps that a signal stopped after the second. Read only."""
     out = tmp_path_factory.mktemp("stopped") / "out"
-    config = train.TrainConfig(**TINY | dict(name="tiny", out_dir=str(out), max_steps=3))
+    named = dict(name="tiny", row="a", overlay="b")
+    config = train.TrainConfig(**TINY | named | dict(out_dir=str(out), max_steps=3))
     with pytest.MonkeyPatch.context() as patch:
         at_step(patch, 2, lambda: signal.raise_signal(signal.SIGTERM))
         assert train_in_process(config, token_folder) == 143
@@ -520,7 +548,7 @@ def test_a_runs_folder_is_its_configuration(run, stopped, token_folder, tmp_path
     assert equal_state(weights(moved), weights(tmp_path / "anew"))
     again, anew = (Run(tmp_path / name, "last") for name in ("moved", "anew"))
     assert not difference(vars(again.config), vars(anew.config), but={"out_dir"})
-    assert again.config.resume is False and again.config.name == "tiny" and again.config.row == ""
+    assert again.config.resume is False and again.config.name == "tiny" and again.config.row == "a"
     assert again.progress.step == 3
     with pytest.raises(OSError, match="config.json"):
         train.main(["--resume", str(tmp_path)])
@@ -534,6 +562,11 @@ def test_init_from_a_run(trainer, run, tiny, trained, tmp_path):
     t = trainer(tiny(init_from=str(trained), head="sigmoid"))  # what it lacks stays as initialised
     assert torch.equal(t.model.trunk.wte.weight, want["trunk.wte.weight"])
     assert (t.model.head.projection.bias == -math.log(VOCAB)).all()
+    t = trainer(tiny(init_from=str(trained), head="sigmoid", unigram_bias=True))
+    ids = t.task.train.ids.tolist()
+    assert t.model.head.projection.bias[7].item() == pytest.approx(
+        math.log((ids.count(7) + 1) / (len(ids) + VOCAB))
+    )
     learnt = tiny(name="learnt", out_dir=str(tmp_path / "learnt"), gain=1.5, learn_gain=True, max_steps=2)
     assert run(learnt) == 0
     again = trainer(tiny(init_from=learnt.out_dir, gain=2.5, learn_gain=True))

@@ -39,11 +39,13 @@ def agreed_dtype(name: Dtype, begun: Dtype | None, procs: Processes) -> Precisio
 
 def refuse_other_run(last: Run, now: dict[str, Any]) -> None:
     """UserError if `last` is not of the run that `now` asks to resume, as far as an earlier version has
-    recorded it. max_steps may be another where the cosine keeps its end."""
+    recorded it. max_steps may be another where the cosine keeps its end, the names that its row has in tables
+    may not."""
     end = "lr_decay_steps or max_steps"  # of the cosine
     before, now = ({**c, end: c["lr_decay_steps"] or c["max_steps"]} for c in (last.record, now))
     open_yet = {key for key, value in now.items() if value == "auto"}
-    if changed := difference(before, now, but=RESUMABLE | {"lr_decay_steps"} | open_yet):
+    named = {key for key in ("row", "overlay") if before[key]}
+    if changed := difference(before, now, but=RESUMABLE - named | {"lr_decay_steps"} | open_yet):
         raise UserError(
             f"cannot resume {last.path.parent}: it has another {changed}; "
             f"--resume {last.path.parent} alone goes on as it began"
