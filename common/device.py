@@ -60,7 +60,7 @@ def busy_machine() -> str:
     load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
     if load < cores or torch.get_num_threads() == 1:
         return ""
-    return f"the load is {load:.1f} on {cores} cores: OMP_NUM_THREADS=1 makes a small model several times faster"
+    return f"the load is {load:.1f} on {cores} cores: a small model is much faster with OMP_NUM_THREADS=1"
 
 
 def float64_device(device: torch.device | str) -> torch.device:
