@@ -39,9 +39,9 @@ from data.labels import (
     store_folder,
 )
 from data.tokens import TokenFile, open_tokens
-from training.resume import refuse_other_tokens
 from training.run import load_model, open_run
-from training.task import settled
+from training.schedule import refuse_other_tokens
+from training.text import settled
 
 BATCH = 16  # windows that the teacher reads at a time
 DRAWS = 0x64726177  # a stream of random numbers of its own, beside that of the positions

@@ -98,7 +98,6 @@ class Plan(NamedTuple):
 
     windows: list
     read: Callable[[list], Read]
-    words: str = ""  # what follows the perplexity in a training's line
 
 
 def shifted(windows: Tensor, given: int = 0) -> Read:

@@ -24,6 +24,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,17 +37,16 @@ from common.log import Log, start_wandb
 from config.defaults import TrainConfig
 from data.batches import Loader, windows_at_a_time
 from data.tokenizers import tokenizer_name
-from evaluate.text_task import TextTask
 from heads import check_arguments, find_head, head_changed, head_digest
 from model import LanguageModel, build, trunk_config
 from training import checkpoint
 from training.distributed import Processes, end_with_table
-from training.evaluator import Evaluator, Interrupted, derived_seed
 from training.optimizer import iteration_dtype, load_optimizer, make_optimizer, set_learning_rate
-from training.resume import agreed_dtype, learning_rate, refuse_other_run, start_from
 from training.run import Progress, Run, RunConfig, restore
-from training.task import TrainingTask, lab_of, settled
+from training.schedule import agreed_dtype, derived_seed, learning_rate, refuse_other_run, start_from
+from training.text import Evaluator, Interrupted, TextTask, TrainingTask, lab_of, settled
 
+USUAL = TrainConfig()
 SMALLEST_SCALE = 1.0  # of a float16 run's loss: a gradient that overflows even so is too large for float16
 
 
@@ -148,14 +148,12 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     if last:
         resume(t, last)
 
-    parameters = sum(p.numel() for p in model.parameters()) / 1e6
-    head = f"{c.head} {c.head_args or ''}".strip() + " with Bayesian weights" * c.bayesian
-    if c.gain != 1 or c.learn_gain:
-        head += f", {'learned from ' * c.learn_gain}gain {c.gain:g}"
-    procs.say(
-        f"{c.name}: {parameters:.1f}M parameters, head {head}, {task.greeting(source)}; "
-        f"{device}, {precision.name} ({precision.reason})"
-    )
+    model_keys = ("head_args", "bayesian", "gain", "learn_gain", "labels", "trunk", "trunk_args")
+    unusual = [f"{key} {getattr(c, key)}" for key in model_keys if getattr(c, key) != getattr(USUAL, key)]
+    parameters = f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters"
+    data = f"{c.train_tokens:,} training tokens of {c.dataset}"
+    where = f"{device}, {precision.name} ({precision.reason})"
+    procs.say(" | ".join((c.name, parameters, f"head {c.head}", *unusual, data, where)))
     if device.type == "cpu" and (line := busy_machine()):
         procs.say(line)
     return t
@@ -218,20 +216,20 @@ def train(t: Training, log: Log | None) -> int:
             speed = c.batch_size * c.block_size * (p.step - since[0]) / (now - since[1])
             since = p.step, now
             entry = {"loss": loss, "lr": lr, "tokens": p.tokens, "tokens_per_s": round(speed, 1)}
-            line = f"step {p.step}/{c.max_steps}: loss {loss:.4f}, lr {lr:.2e}, {speed:,.0f} tok/s"
+            line = f"step {p.step}/{c.max_steps} | loss {loss:.4f} | lr {lr:.1e} | {speed:,.0f} tok/s"
             if peak:
                 mfu = speed * flops_per_token(t.model.trunk.config) / procs.world / peak
                 entry["mfu"] = round(mfu, 4)
-                line += f", MFU {mfu:.1%}"
+                line += f" | MFU {mfu:.1%}"
             left = (now - start[1]) / (p.step - start[0]) * (c.max_steps - p.step)
-            procs.say(f"{line}, ETA {timedelta(seconds=round(left))}")
+            procs.say(f"{line} | ETA {timedelta(seconds=round(left))}")
             if log:
                 log.add(p.step, **entry)
 
     # The end
     if not procs.stopped():
-        took, best = timedelta(seconds=round(time.perf_counter() - start[1])), t.task.best(p.best, t.model)
-        procs.say(f"done: {p.step} steps, {p.tokens:,} tokens, {took}; best validation {best}; {out}")
+        took, best = timedelta(seconds=round(time.perf_counter() - start[1])), values_line(p.best)
+        procs.say(f"done | {p.step} steps | {p.tokens:,} tokens | {took} | best {best} | {out}")
         with contextlib.suppress(Interrupted):
             if procs.main:
                 t.task.test(evaluator, p.best)
@@ -241,8 +239,8 @@ def train(t: Training, log: Log | None) -> int:
         if procs.main:
             save(t, "last")
         procs.wait()  # torchrun kills all soon after the first has left
-    saved = f", saved {out / 'last'}; --resume goes on" if p.step else ": nothing to save yet"
-    procs.say(f"stopped by a signal at step {p.step}{saved}")
+    saved = f"--resume {out} goes on" if p.step else "nothing to save yet"
+    procs.say(f"stopped by a signal | step {p.step} | {saved}")
     return 128 + (procs.signal or signal.SIGTERM)
 
 
@@ -327,12 +325,18 @@ def evaluate_and_save(t: Training, evaluator: Evaluator, log: Log | None) -> Non
     better = not p.best or [*p.criterion.values()] < [*p.best.values()]
     p.best = p.criterion if better else p.best
     if log:  # in the first process
-        t.procs.say(f"step {p.step}: {evaluation.sentence}{' (best)' * better}")
+        shown = {key: value for key, value in evaluation.logged.items() if key.startswith("val_")}
+        t.procs.say(f"step {p.step} | {values_line(shown)}{' | best' * better}")
         learned = {"gain": torch.as_tensor(t.model.head.gain).item()} if t.config.learn_gain else {}
         log.add(p.step, **evaluation.logged, **learned)
         save(t, "last")  # first: runs resume from it
         if better:
             save(t, "best")
+
+
+def values_line(values: dict[str, Any]) -> str:
+    """ "val_nll 3.1416 | val_ppl 23.14": five digits of each number."""
+    return " | ".join(f"{k} {v:.5g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())
 
 
 def save(t: Training, which: str) -> None:

@@ -31,8 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import torch
 
-import evaluate.text_task
 import train
+import training.text
 from bench.timing import Served, arguments, dtypes, median, memory_mb, nanogpt, serve, turns, write
 from common.config import read
 from common.device import autocast, flops_per_token, peak_flops
@@ -108,7 +108,7 @@ class NanoGPT:
         self.scaler = torch.amp.GradScaler(kind, enabled=self.dtype == "float16")
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        c, windows = self.ours.training.config, self.ours.training.task.windows
+        c, windows = self.ours.training.config, self.ours.training.text.windows
         indices = batch_indices(len(windows), c.batch_size, self.number, c.seed)
         x, y = (t.contiguous() for t in windows.get(indices))
         if self.on_gpu:
@@ -193,7 +193,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     args = parse()
-    evaluate.text_task.prepared = lambda *_: args.folder
+    training.text.prepared = lambda *_: args.folder
     if args.serve == "teacher":
         return save_teacher(args, args.folder)
     if args.serve:

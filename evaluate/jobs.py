@@ -23,7 +23,7 @@ from evaluate.store import Row
 from heads import head_changed
 from training import checkpoint
 from training.run import RESUMABLE, Run, difference
-from training.task import lab_of, settled
+from training.text import lab_of, settled
 
 ByName = dict[str, Row]  # the rows of a measure, or the trials of a search
 

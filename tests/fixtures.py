@@ -19,8 +19,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import evaluate.text_task
 import train
+import training.text
 from common.manifest import write_manifest
 from data.corpus import Contents, Split, prepare_splits
 from evaluate import text_numbers
@@ -108,7 +108,7 @@ def train_in_process(config: train.TrainConfig, folder: Path, main=train.main) -
     """train.main, or another `main`, on `folder`'s tokens; signal handlers as they were."""
     flags = [f"--{k}={v}" for k, v in vars(config).items()]
     with pytest.MonkeyPatch.context() as patch, handlers_kept():
-        patch.setattr(evaluate.text_task, "prepared", lambda *_: folder)
+        patch.setattr(training.text, "prepared", lambda *_: folder)
         return main(flags)
 
 
@@ -146,7 +146,7 @@ def run(token_folder):
 @pytest.fixture
 def trainer(token_folder, monkeypatch):
     """trainer(config) -> a Training on the tiny folder, ready to step."""
-    monkeypatch.setattr(evaluate.text_task, "prepared", lambda *_: token_folder)
+    monkeypatch.setattr(training.text, "prepared", lambda *_: token_folder)
 
     def make(config: train.TrainConfig) -> train.Training:
         made = train.initialise(config, train.Processes("cpu"))

@@ -18,11 +18,11 @@ import data.text.prepare
 import data.wikitext103.prepare
 import eval_diversity
 import evaluate.jobs
-import evaluate.text_task
 import report
 import sample
 import table
 import train
+import training.text
 from common.config import cli
 from config.defaults import TrainConfig
 from data.corpus import prepared
@@ -50,7 +50,7 @@ def surroundings(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.chdir(folder)
     patch.delenv("TRACEBACK", raising=False)
     patch.setattr("data.corpus.ROOT", folder)
-    for module in (evaluate.text_task, augment, evaluate.jobs):
+    for module in (training.text, augment, evaluate.jobs):
         patch.setattr(module, "prepared", lambda *a: prepared(*a, root=folder / "data"))
 
 

@@ -239,7 +239,7 @@ def test_trains_and_samples(file, source, tmp_path, monkeypatch, capsys):
     assert train_in_process(config, folder) == 0
     file.unlink()  # nothing needs it any more
     with monkeypatch.context() as patch:
-        patch.setattr("evaluate.text_task.prepared", lambda *_: folder)
+        patch.setattr("training.text.prepared", lambda *_: folder)
         assert train.main(["--resume", "run", "--max_steps=3"]) == 0
     ckpt, tokenizer = Run("run"), load_tokenizer(folder)
     assert ckpt.config.tokenizer == tokenizer.name and ckpt.progress.step == 3

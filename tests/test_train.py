@@ -18,9 +18,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import evaluate.text_task
 import heads
 import train
+import training.text
 from common import device
 from data.batches import Windows, batch_indices
 from data.tokens import open_tokens
@@ -239,7 +239,7 @@ def scores_are(monkeypatch, *nll: float) -> None:
     """What the evaluations find, in turn."""
     values = iter(nll)
     score = lambda self, evaluator, order, part: Score(next(values), 1, 0, 1.0)
-    monkeypatch.setattr(evaluate.text_task.TextTask, "validation_score", score)
+    monkeypatch.setattr(training.text.TextTask, "validation_score", score)
 
 
 def test_best_is_the_best(run, tiny, monkeypatch):
@@ -308,13 +308,13 @@ def test_a_signal_in_an_evaluation_saves_and_the_evaluation_comes_later(run, tin
     assert run(whole) == 0
     whole_evaluations = steps(whole.out_dir, "val_nll")
     c = tiny(eval_interval=3, out_dir=whole.out_dir + "-2")
-    real = evaluate.text_task.score
+    real = training.text.score
 
     def interrupted(*args, progress, **kwargs):
         signal.raise_signal(signal.SIGTERM)
         return real(*args, progress=progress, **kwargs)
 
-    monkeypatch.setattr(evaluate.text_task, "score", interrupted)
+    monkeypatch.setattr(training.text, "score", interrupted)
     assert run(c) == 143 and progress(c.out_dir, "last")["step"] == 3 and not steps(c.out_dir, "val_nll")
     monkeypatch.undo()
     c.resume = True
@@ -540,7 +540,7 @@ def test_resuming_something_else_is_refused(run, stopped, key, value):
 
 def test_a_runs_folder_is_its_configuration(run, stopped, token_folder, tmp_path, monkeypatch, equal_state):
     """--resume FOLDER goes on as the run began, wherever the folder lies; without --resume it starts anew."""
-    monkeypatch.setattr(evaluate.text_task, "prepared", lambda *_: token_folder)
+    monkeypatch.setattr(training.text, "prepared", lambda *_: token_folder)
     moved = shutil.copytree(stopped.out_dir, tmp_path / "moved")
     with handlers_kept():
         assert train.main(["--resume", str(moved)]) == 0

@@ -10,7 +10,6 @@ from data.batches import Labeller
 from data.labels import LabelStore, TrueLabels, fingerprint, identity, store_folder
 from data.tokens import TokenFile
 from model import LanguageModel, Trunk
-from training.checkpoint import weights_digest
 from training.distributed import Processes
 from training.run import open_run, spent
 
@@ -41,5 +40,5 @@ def open_labels(
 
     of_teacher = {"teacher_sha256": made_of["teacher"]}
     if not teacher.foreign:
-        of_teacher |= {"teacher_weights": weights_digest(teacher.path), "teacher_spent": spent(teacher)}
+        of_teacher |= {"teacher_weights": teacher.weights_sha256, "teacher_spent": spent(teacher)}
     return procs.first(opened), of_teacher

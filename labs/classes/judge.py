@@ -26,9 +26,6 @@ class Judged(NamedTuple):
     ece: float  # expected calibration error, 15 bins, 0 to 1
     zeros: int  # images whose right class got probability 0
 
-    def __str__(self) -> str:
-        return f"accuracy {self.accuracy:.2f}%, NLL {self.nll:.4f}, ECE {self.ece:.4f}"
-
 
 @torch.no_grad()
 def judge_images(

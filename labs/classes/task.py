@@ -18,9 +18,8 @@ from labs.classes.sets import KINDS, Images, open_images
 from labs.classes.trunk import USUAL, width
 from model import LanguageModel
 from training.distributed import Processes
-from training.evaluator import Evaluator
 from training.run import Run, restore
-from training.task import Evaluation
+from training.text import Evaluation, Evaluator
 
 CLASSES = "classes"  # what stands for a tokenizer
 RESULT = "test.json"  # in the run's folder: what `best` does on the test images
@@ -57,7 +56,7 @@ class ImageSource:
 
 class ClassesTask:
     """A set of images, judged by accuracy on its validation images and, where it is equal, by NLL. See
-    training.task.TrainingTask."""
+    training.text.TrainingTask."""
 
     tokenizer = None
 
@@ -94,7 +93,7 @@ class ClassesTask:
         figures = self.judge_split(evaluator, "validation")
         values = {"error": 100 - figures.accuracy, "nll": figures.nll}  # per cent; nats an image
         logged = {f"val_{key}": value for key, value in figures._asdict().items()}
-        return Evaluation(values, values, f"validation {figures}", logged)
+        return Evaluation(values, values, logged)
 
     def judge_split(self, evaluator: Evaluator, split: str) -> Judged:
         """The model's figures on the images of a split. Interrupted at a signal."""
@@ -115,17 +114,8 @@ class ClassesTask:
         values = {**figures._asdict(), **chosen, "best_step": step, "commit": commit()}
         result = {"name": self.config.name, **{k: strict(v) for k, v in values.items()}}
         write_json(evaluator.out / RESULT, {**result, "training": best.record})
-        evaluator.procs.say(f"test: {figures}, of step {step}; {evaluator.out}")
-
-    def greeting(self, source: BatchSource) -> str:
-        d = self.images
-        return (
-            f"{d.name}: {len(d.train):,} images, {len(d.validation):,} for validation, {len(d.test):,} for "
-            "the test"
-        )
-
-    def best(self, criterion: dict[str, float], model: LanguageModel) -> str:
-        return f"accuracy {100 - criterion['error']:.2f}%, NLL {criterion['nll']:.4f}"
+        found = f"test_accuracy {figures.accuracy:.2f} | test_nll {figures.nll:.4f}"
+        evaluator.procs.say(f"step {step} | {found}")
 
 
 TASK = ClassesTask

@@ -126,7 +126,7 @@ def hide(tokens: np.ndarray, numbers: np.ndarray, first: np.ndarray, stop: int, 
     return hide_places(tokens, hidden, counted, free / count, mask)
 
 
-def plan(c: GPTConfig, ids: np.ndarray, order: str, given: int = 0, words: str = "") -> Plan:
+def plan(c: GPTConfig, ids: np.ndarray, order: str, given: int = 0) -> Plan:
     """How a text is scored in an order: windows from their start token along a path each, or with hidden
     places. A window's path and what it hides are a function of its number alone.
 
@@ -146,7 +146,7 @@ def plan(c: GPTConfig, ids: np.ndarray, order: str, given: int = 0, words: str =
         path = Order(order).paths(0, numbers, T, given)
         return along(tokens, path, c.vocab_size, c.block_size, first)
 
-    return Plan(windows, read, words)
+    return Plan(windows, read)
 
 
 # -----------------------------------------------------------------------------
@@ -245,7 +245,7 @@ class AnyOrder(GPT):
 
     def plans(self, ids: np.ndarray, given: int = 0) -> dict[str, Plan]:
         names = dict.fromkeys((self.fills, "left_to_right", "random"))
-        return {name: plan(self.config, ids, name, given, f" in {name} order") for name in names}
+        return {name: plan(self.config, ids, name, given) for name in names}
 
     def forward(
         self,
@@ -307,7 +307,7 @@ class Masked(GPT):
         return hide_places(tokens, hidden, hidden, weights, self.config.vocab_size)
 
     def plans(self, ids: np.ndarray, given: int = 0) -> dict[str, Plan]:
-        return {MASKED: plan(self.config, ids, MASKED, given, " at most (NELBO)")}
+        return {MASKED: plan(self.config, ids, MASKED, given)}
 
 
 TRUNKS = {"any_order": AnyOrder, "masked": Masked}

@@ -34,7 +34,7 @@ from model import GPTConfig, LanguageModel
 from tests.fixtures import handlers_kept
 from tests.test_train import at_step
 from training.run import Run
-from training.task import settled
+from training.text import settled
 
 LAYERS = "Conv[3x3,4] BN ReLU MaxPool[4x4,4] DO FC[16] ReLU"
 

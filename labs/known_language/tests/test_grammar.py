@@ -22,13 +22,13 @@ from evaluate.settings import PaperConfig, read_settings
 from evaluate.store import Store
 from evaluate.text import TextMeasure
 from evaluate.text_numbers import validity
-from evaluate.text_task import TRUTH_WINDOWS
 from labs.known_language.grammar import prepare as grammar
 from labs.known_language.grammar.grammar import RULES, build_language, places
 from labs.known_language.grammar.machine import UNKNOWN, Machine
 from labs.known_language.grammar.prepare import GrammarSettings
 from tests.fixtures import chi_square, train_on
 from training.run import load_model
+from training.text import TRUTH_WINDOWS
 
 SOURCE = "seed=3 train=6000 validation=1500 test=1500 themes=5 nouns=12 verbs=8 adjectives=6 adverbs=4"
 NAMES = (

@@ -1,13 +1,17 @@
-"""Training on token files: windows of a corpus, as the trunk reads them."""
+"""What judges a training: the text of its validation split, or what a lab trains on (labs/LAB/task.py)."""
 
+import contextlib
+import importlib
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 
 from common.errors import UserError
+from common.places import modules
 from config.defaults import TrainConfig
 from data.batches import BatchSource, TextSource, Windows
 from data.corpus import corpus_of, kept_path, load_tokenizer, prepared
@@ -18,15 +22,131 @@ from heads import SampledSoftmax, Weights
 from model import LanguageModel, Plan
 from training.checkpoint import Saveable
 from training.distributed import Processes
-from training.evaluator import Evaluator
 from training.labels import open_labels
-from training.task import Evaluation
+from training.schedule import derived_seed
 
+T = TypeVar("T")
 TRUTH_WINDOWS = 128  # of a split, in the log of a corpus whose truth is known
 
 
+# -----------------------------------------------------------------------------
+# How a training evaluates
+
+
+class Interrupted(Exception):
+    """A signal came during an evaluation."""
+
+
+class Evaluator:
+    """Evaluations of `model`, each shared by the processes."""
+
+    def __init__(self, model: LanguageModel, config: TrainConfig, procs: Processes):
+        self.model, self.config, self.procs = model, config, procs
+        self.out = Path(config.out_dir)
+
+    @property
+    def share(self) -> slice:
+        """This process's part of an evaluation's windows."""
+        return slice(self.procs.rank, None, self.procs.world)
+
+    def shared(self, work: Callable[[list[Weights]], T]) -> T:
+        """`work(draws)`, this process's share of an evaluation, with the model in eval mode.
+
+        The draws of its weights have a generator of their own: evaluation never disturbs training.
+        Interrupted, in all processes, if a signal came in one.
+        """
+        self.model.eval()
+        done = None
+        try:
+            draws = self.model.head.draws(self.config.eval_samples, derived_seed(self.config.seed, 3))
+            with contextlib.suppress(Interrupted):
+                done = work(draws)
+        finally:
+            self.model.train()
+        if any(self.procs.sums([done is None])):
+            raise Interrupted
+        assert done is not None
+        return done
+
+    def until_stopped(self, batches: Iterable) -> Iterator:
+        """An evaluation's batches; Interrupted at a signal, for it can take minutes."""
+        for batch in batches:
+            if self.procs.signal:
+                raise Interrupted
+            yield batch
+
+
+class Evaluation(NamedTuple):
+    """What an evaluation finds. The best checkpoint is the one whose `criterion` is least, by its first score
+    first. A score that is nan ends the training."""
+
+    criterion: dict[str, float]  # by which checkpoints are compared; "nll" is one of the names
+    values: dict[str, float]  # the same of all that was scored
+    logged: dict[str, Any]  # in log.jsonl; on the terminal those whose names begin with "val_"
+
+
+# -----------------------------------------------------------------------------
+# What a training is of
+
+
+class TrainingTask(Protocol):
+    """What a run is trained on and how it is judged. Losses, steps, checkpoints and signals are train.py's.
+
+    info       what the run's configuration says of the data: vocab_size, tokenizer_fingerprint, data_sha256
+    tokenizer  goes with every checkpoint; None where there is none
+    size       tokens of the train split that are not given: the KL of Bayesian weights counts once for all
+    """
+
+    info: dict[str, Any]
+    tokenizer: Saveable | None
+    size: int
+
+    def __init__(self, config: TrainConfig, procs: Processes):
+        """Opens the data. UserError or OSError if that cannot be."""
+
+    def source(self, model: LanguageModel, procs: Processes) -> BatchSource:
+        """Its training batches; `info` is complete afterwards."""
+        ...
+
+    def evaluate(self, evaluator: Evaluator, last: bool) -> Evaluation:
+        """Evaluates the validation split. Interrupted at a signal. `last`: this is the one at max_steps."""
+        ...
+
+    def test(self, evaluator: Evaluator, criterion: dict[str, float]) -> None:
+        """What is to be done at the end, by the first process, with the best checkpoint."""
+        ...
+
+
+class Lab(TrainingTask, Protocol):
+    """A task that decides some of the settings."""
+
+    @staticmethod
+    def settle(config: TrainConfig) -> TrainConfig:
+        """See `settled`."""
+        ...
+
+
+def lab_of(dataset: str) -> type[Lab] | None:
+    """The task of the lab whose DATASETS have `dataset` (labs/NAME/task.py). None where that is text, which a
+    lab may have prepared, too, or where the lab is not there."""
+    for task in modules("task").values():
+        if dataset in importlib.import_module(task.removesuffix(".task")).DATASETS:
+            return importlib.import_module(task).TASK
+    return None
+
+
+def settled(config: TrainConfig) -> TrainConfig:
+    """The configuration with what its data decide. UserError for a setting that has no meaning for them."""
+    lab = lab_of(config.dataset)
+    return lab.settle(config) if lab else config
+
+
+# -----------------------------------------------------------------------------
+# Text
+
+
 class TextTask:
-    """A corpus of tokens, judged by the NLL of its validation split. See training.task.TrainingTask."""
+    """A corpus of tokens, judged by the NLL of its validation split. See TrainingTask."""
 
     def __init__(self, config: TrainConfig, procs: Processes):
         c = self.config = config
@@ -48,6 +168,11 @@ class TextTask:
         Windows(self.val, c.block_size)  # which has to hold one, too
         given = len(windows) * windows.given  # tokens without a loss
         self.size = len(self.train.ids) - given
+        # what makes its numbers incomparable with others'
+        if settings := corpus_of(c.dataset).unusual_settings(self.train.info["source"]):
+            procs.say(f"{self.info['data']} was prepared with {settings}, not with the standard settings")
+        if self.train.info["complete"] is False:
+            procs.say(f"{self.info['data']} is not the whole official split")
 
     def source(self, model: LanguageModel, procs: Processes) -> BatchSource:
         c = self.config
@@ -79,14 +204,10 @@ class TextTask:
         s = self.validation_score(evaluator, own) if usual.part and last else usual
         nll, criterion = s.mean, usual.eps_mean if sparse else usual.mean
         if math.isnan(nll):
-            return Evaluation({"nll": nll}, {"nll": nll}, "", {})
+            return Evaluation({"nll": nll}, {"nll": nll}, {})
         logged = {"val_nll": nll, "val_ppl": perplexity(nll, 1), "val_ppl_eps": perplexity(s.eps_mean, 1)}
-
-        line = f"validation{f', {s.part} windows of it,' * bool(s.part)} {nll:.4f} nats/token, "
-        line += f"perplexity {logged['val_ppl']:.2f}"
-        if sparse and s.eps_mean != nll:
-            line += f", PPL_eps {logged['val_ppl_eps']:.2f}"
-        line += own.words if own else ""
+        if plans:
+            logged["val_order"] = next(iter(plans))  # masked diffusion's is a bound
         if s.part:
             logged["val_windows"] = s.part
         elif usual.part:
@@ -99,11 +220,8 @@ class TextTask:
         logged |= self.recovery(evaluator, train, trained_on, "train_")
         for name, plan in plans.items() if len(plans) > 1 else ():
             other = s if plan is own else self.validation_score(evaluator, plan, s.part)
-            logged[f"val_ppl_{name}"] = ppl = perplexity(other.nll, other.tokens)
-            line += "" if plan is own else f", {name.replace('_', ' ')} {ppl:.2f}"
-        if usual.part and not s.part:
-            line += f"; its {usual.part} windows of all evaluations {criterion:.4f}"
-        return Evaluation({"nll": criterion}, {"nll": nll}, line, logged)
+            logged[f"val_ppl_{name}"] = perplexity(other.nll, other.tokens)
+        return Evaluation({"nll": criterion}, {"nll": nll}, logged)
 
     def validation_score(self, evaluator: Evaluator, plan: Plan | None, part: int = 0) -> Score:
         """The score of `part` windows of the validation split (0: all of them), see evaluate.scoring.score.
@@ -155,21 +273,3 @@ class TextTask:
 
     def test(self, evaluator: Evaluator, criterion: dict[str, float]) -> None:
         """Nothing: eval_diversity.py scores the test split."""
-
-    # -- words -------------------------------------------------------------
-
-    def greeting(self, source: BatchSource) -> str:
-        c, info, data = self.config, self.train.info, self.info["data"]
-        changed = corpus_of(c.dataset).unusual_settings(info["source"])
-        data += f", prepared with {changed}, not with the standard settings" if changed else ""
-        data += ", not the whole official split" if info["complete"] is False else ""
-        trunk = "" if c.trunk == "gpt" else f", trunk {c.trunk} {c.trunk_args or ''}".rstrip()
-        return (
-            f"labels {c.labels}{trunk}; {len(self.train.ids):,} training tokens ({data}), "
-            f"{len(self.val.ids):,} validation tokens"
-        )
-
-    def best(self, criterion: dict[str, float], model: LanguageModel) -> str:
-        kind = "PPL_eps" if model.head.head.sparse else "perplexity"
-        kind += f" of at most {self.config.eval_windows} windows" * bool(self.config.eval_windows)
-        return f"{kind} {perplexity(criterion['nll'], 1):.2f}"

@@ -1,5 +1,5 @@
-"""How a run begins and goes on: its schedule, its precision, weights to start from, and what a resumed run
-may change."""
+"""How a run begins and goes on: its schedule, its seeds, its precision, weights to start from, and what a
+resumed run may change."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,15 @@ def learning_rate(c: "TrainConfig", step: int) -> float:
         return c.learning_rate * (step + 1) / c.warmup_steps
     ratio = min(1.0, (step - c.warmup_steps) / max(1, end - c.warmup_steps))
     return c.min_lr + 0.5 * (1 + math.cos(math.pi * ratio)) * (c.learning_rate - c.min_lr)
+
+
+def derived_seed(*parts: int) -> int:
+    """One 62-bit seed from several numbers: randomness is a function of (seed, step, rank), so no generator
+    state is saved."""
+    out = 0
+    for p in parts:
+        out = (out * 0x5851F42D4C957F2D + p + 0x14057B7EF767814F) & (2**62 - 1)
+    return out
 
 
 def agreed_dtype(name: Dtype, begun: Dtype | None, procs: Processes) -> Precision:
