@@ -151,7 +151,7 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     model_keys = ("head_args", "bayesian", "gain", "learn_gain", "labels", "trunk", "trunk_args")
     unusual = [f"{key} {getattr(c, key)}" for key in model_keys if getattr(c, key) != getattr(USUAL, key)]
     parameters = f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters"
-    data = f"{c.train_tokens:,} training tokens of {c.dataset}"
+    data = f"{task.size:,} tokens of {c.dataset}"
     where = f"{device}, {precision.name} ({precision.reason})"
     procs.say(" | ".join((c.name, parameters, f"head {c.head}", *unusual, data, where)))
     if device.type == "cpu" and (line := busy_machine()):
@@ -180,7 +180,7 @@ def resume(t: Training, last: Run) -> None:
             p.best = p.criterion
             if p.best:
                 save(t, "best")
-                t.procs.say(f"{best.path.parent / 'best'} was missing or old: it is step {p.step} now")
+                t.procs.say(f"{out / 'best'} was missing or old: it is step {p.step} now")
 
 
 # -----------------------------------------------------------------------------

@@ -257,6 +257,7 @@ def test_a_damaged_file_is_named(call, whole, program, arguments, pattern):
     "program, arguments, file",
     [
         ("sample", SAMPLE, "best/model.safetensors"),
+        ("sample", SAMPLE, "best/tokenizer.json"),
         ("eval", EVAL, "best/model.safetensors"),
         ("report", "run --device=cpu --out=new.html", "best/model.safetensors"),
         ("train", f"{TRAIN} --init_from=run", "best/model.safetensors"),

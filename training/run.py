@@ -153,7 +153,9 @@ class Run:
                 return
 
     def _read(self) -> None:
-        self.file("config.json"), self.file("progress.json")
+        for name in self.manifest["files"] if self.manifest else ():
+            if name.endswith(".json"):  # the large ones when they are read
+                self.file(name)
         kinds = {f.name: f.type for f in fields(RunConfig)}
         needed = ["tokenizer", "tokenizer_fingerprint", "head", *(f.name for f in fields(GPTConfig))]
         of_needed = {"name": Name, **{key: kinds[key] for key in needed}}
