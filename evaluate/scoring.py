@@ -75,7 +75,7 @@ def score(
     """
     draws = draws if draws is not None else model.head.draws(1, 0)
     if plan is not None:
-        all_windows, read, _ = plan
+        all_windows, read = plan
     elif given:
         all_windows, read = in_sequences(ids, model.trunk.config.block_size, given)
     else:
