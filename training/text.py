@@ -205,7 +205,8 @@ class TextTask:
         nll, criterion = s.mean, usual.eps_mean if sparse else usual.mean
         if math.isnan(nll):
             return Evaluation({"nll": nll}, {"nll": nll}, {})
-        logged = {"val_nll": nll, "val_ppl": perplexity(nll, 1), "val_ppl_eps": perplexity(s.eps_mean, 1)}
+        logged: dict[str, Any] = {"val_nll": nll, "val_ppl": perplexity(nll, 1)}
+        logged["val_ppl_eps"] = perplexity(s.eps_mean, 1)
         if plans:
             logged["val_order"] = next(iter(plans))  # masked diffusion's is a bound
         if s.part:
