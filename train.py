@@ -264,7 +264,7 @@ def train_step(t: Training) -> Tensor:
         # the draws of Bayesian weights of a step, the same in every micro-batch and process
         noise = torch.Generator(procs.device).manual_seed(derived_seed(c.seed, 2, p.step))
         more_to_come = part < source.parts - 1
-        with procs.alone(t.parallel, more_to_come), procs.others_there():
+        with procs.no_sync(t.parallel, more_to_come), procs.others_there():
             with autocast(procs.device, c.dtype):
                 loss, _ = t.parallel(batch.tokens, batch.targets, batch.positions, noise)
             with record_function("trunk, backward"):

@@ -113,10 +113,10 @@ class Processes:
         index = [self.device.index] if self.device.type == "cuda" else None
         return DistributedDataParallel(model, index, broadcast_buffers=False, gradient_as_bucket_view=True)
 
-    def alone(self, model: nn.Module, alone: bool) -> AbstractContextManager:
-        """A context for one forward and backward of a `parallel` model. If `alone`, its gradients stay in
+    def no_sync(self, model: nn.Module, skip: bool) -> AbstractContextManager:
+        """A context for one forward and backward of a `parallel` model. If `skip`, its gradients stay in
         this process, which sends them with those of a later pass."""
-        return model.no_sync() if alone and isinstance(model, DistributedDataParallel) else nullcontext()
+        return model.no_sync() if skip and isinstance(model, DistributedDataParallel) else nullcontext()
 
     def stop_at_signals(self) -> None:
         """From now on a signal is noted for the loop, which saves and stops; a second Ctrl-C interrupts."""
