@@ -148,7 +148,7 @@ class Processes:
         """Returns when all processes are here. On a GPU a sum alone does not: its value has to be read."""
         self.sum(torch.zeros((), device=self.device)).item()
 
-    def first(self, work: Callable[[], T]) -> T:
+    def rank0_first(self, work: Callable[[], T]) -> T:
         """`work()` on rank 0, then on the others, which then find it done."""
         if self.main:
             out = work()

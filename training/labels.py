@@ -41,4 +41,4 @@ def open_labels(
     of_teacher = {"teacher_sha256": made_of["teacher"]}
     if not teacher.foreign:
         of_teacher |= {"teacher_weights": teacher.weights_sha256, "teacher_spent": spent(teacher)}
-    return procs.first(opened), of_teacher
+    return procs.rank0_first(opened), of_teacher

@@ -150,7 +150,7 @@ class TextTask:
 
     def __init__(self, config: TrainConfig, procs: Processes):
         c = self.config = config
-        folder = procs.first(lambda: prepared(c.dataset, c.tokenizer, c.source))
+        folder = procs.rank0_first(lambda: prepared(c.dataset, c.tokenizer, c.source))
         train, self.val = open_tokens(folder / "train.bin"), open_held_out(folder / "validation.bin")
         self.train = train._replace(truth=open_truth(train))
         tokenizer = load_tokenizer(folder)
