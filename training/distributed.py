@@ -155,7 +155,7 @@ class Processes:
         self.wait()
         return out if self.main else work()
 
-    def agreed(self, number: int) -> int:
+    def broadcast(self, number: int) -> int:
         """Rank 0's `number`, in every process."""
         return int(self.sum(torch.tensor(number if self.main else 0, device=self.device)).item())
 

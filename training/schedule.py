@@ -39,7 +39,7 @@ def derived_seed(*parts: int) -> int:
 def agreed_dtype(name: Dtype, begun: Dtype | None, procs: Processes) -> Precision:
     """`choose_dtype` of rank 0, by its own device, for all processes."""
     chosen = choose_dtype(name, procs.device, begun)
-    return chosen._replace(name=DTYPES[procs.agreed(DTYPES.index(chosen.name))])
+    return chosen._replace(name=DTYPES[procs.broadcast(DTYPES.index(chosen.name))])
 
 
 # -----------------------------------------------------------------------------
