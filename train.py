@@ -124,7 +124,7 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     torch.manual_seed(c.seed)
     model = build(vars(c))
     if c.init_from and not last:
-        procs.say(start_from(c, model))
+        procs.print0(start_from(c, model))
     source = task.source(model, procs)  # after all that may be refused: its labels may take hours
     c = replace(c, **task.info)
     model.to(device)
@@ -153,9 +153,9 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     parameters = f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters"
     data = f"{task.size:,} tokens of {c.dataset}"
     where = f"{device}, {precision.name} ({precision.reason})"
-    procs.say(" | ".join((c.name, parameters, f"head {c.head}", *unusual, data, where)))
+    procs.print0(" | ".join((c.name, parameters, f"head {c.head}", *unusual, data, where)))
     if device.type == "cpu" and (line := busy_machine()):
-        procs.say(line)
+        procs.print0(line)
     return t
 
 
@@ -171,7 +171,7 @@ def resume(t: Training, last: Run) -> None:
     t.progress = p = last.progress
     if p.step > c.max_steps:
         raise UserError(f"max_steps = {c.max_steps}, but {last.path} is at step {p.step}")
-    t.procs.say(f"resumed {last.path} at step {p.step}{head_changed(last.record)}")
+    t.procs.print0(f"resumed {last.path} at step {p.step}{head_changed(last.record)}")
     if t.procs.main and p.best:
         best = Run(out, "best")  # `last` where there is no such
         if best.path.stem != "best" or best.progress.best != p.best:
@@ -180,7 +180,7 @@ def resume(t: Training, last: Run) -> None:
             p.best = p.criterion
             if p.best:
                 save(t, "best")
-                t.procs.say(f"{out / 'best'} was missing or old: it is step {p.step} now")
+                t.procs.print0(f"{out / 'best'} was missing or old: it is step {p.step} now")
 
 
 # -----------------------------------------------------------------------------
@@ -222,14 +222,14 @@ def train(t: Training, log: Log | None) -> int:
                 entry["mfu"] = round(mfu, 4)
                 line += f" | MFU {mfu:.1%}"
             left = (now - start[1]) / (p.step - start[0]) * (c.max_steps - p.step)
-            procs.say(f"{line} | ETA {timedelta(seconds=round(left))}")
+            procs.print0(f"{line} | ETA {timedelta(seconds=round(left))}")
             if log:
                 log.add(p.step, **entry)
 
     # The end
     if not procs.stopped():
         took, best = timedelta(seconds=round(time.perf_counter() - start[1])), values_line(p.best)
-        procs.say(f"done | {p.step} steps | {p.tokens:,} tokens | {took} | best {best} | {out}")
+        procs.print0(f"done | {p.step} steps | {p.tokens:,} tokens | {took} | best {best} | {out}")
         with contextlib.suppress(Interrupted):
             if procs.main:
                 t.task.test(evaluator, p.best)
@@ -240,7 +240,7 @@ def train(t: Training, log: Log | None) -> int:
             save(t, "last")
         procs.wait()  # torchrun kills all soon after the first has left
     saved = f"--resume {out} goes on" if p.step else "nothing to save yet"
-    procs.say(f"stopped by a signal | step {p.step} | {saved}")
+    procs.print0(f"stopped by a signal | step {p.step} | {saved}")
     return 128 + (procs.signal or signal.SIGTERM)
 
 
@@ -297,7 +297,7 @@ def update(t: Training) -> None:
     if (halved := t.scaler.get_scale()) < scale:
         if halved < SMALLEST_SCALE:
             raise Diverged(f"step {step}: the gradient overflows float16 at any scale")
-        t.procs.say(
+        t.procs.print0(
             f"step {step} is skipped: its gradient overflows float16; the loss scale is now {halved:g}"
         )
 
@@ -326,7 +326,7 @@ def evaluate_and_save(t: Training, evaluator: Evaluator, log: Log | None) -> Non
     p.best = p.criterion if better else p.best
     if log:  # in the first process
         shown = {key: value for key, value in evaluation.logged.items() if key.startswith("val_")}
-        t.procs.say(f"step {p.step} | {values_line(shown)}{' | best' * better}")
+        t.procs.print0(f"step {p.step} | {values_line(shown)}{' | best' * better}")
         learned = {"gain": torch.as_tensor(t.model.head.gain).item()} if t.config.learn_gain else {}
         log.add(p.step, **evaluation.logged, **learned)
         save(t, "last")  # first: runs resume from it
@@ -352,7 +352,7 @@ def give_up(t: Training, log: Log | None, error: Diverged) -> int:
     if checkpoint.holds_run(out):
         last = Run(out, "last")
         good = f"the last good checkpoint is {last.path} (step {last.progress.step})"
-    t.procs.say(f"stopped at {error}; {good}")
+    t.procs.print0(f"stopped at {error}; {good}")
     if log:  # with the configuration: there may be no checkpoint that has it
         log.add(t.progress.step, diverged=str(error), config=asdict(t.config))
     return 1

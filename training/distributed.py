@@ -133,7 +133,7 @@ class Processes:
         """Whether a signal asked any process to stop."""
         return self.sums([self.signal]) != [0]
 
-    def say(self, text: str) -> None:
+    def print0(self, text: str) -> None:
         """Prints `text`, in the first process."""
         if not self.main:
             return

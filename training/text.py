@@ -170,9 +170,9 @@ class TextTask:
         self.size = len(self.train.ids) - given
         # what makes its numbers incomparable with others'
         if settings := corpus_of(c.dataset).unusual_settings(self.train.info["source"]):
-            procs.say(f"{c.dataset} was prepared with {settings}, not with the standard settings")
+            procs.print0(f"{c.dataset} was prepared with {settings}, not with the standard settings")
         if self.train.info["complete"] is False:
-            procs.say(f"{c.dataset} is not the whole official split")
+            procs.print0(f"{c.dataset} is not the whole official split")
 
     def source(self, model: LanguageModel, procs: Processes) -> BatchSource:
         c = self.config

@@ -115,7 +115,7 @@ class ClassesTask:
         result = {"name": self.config.name, **{k: strict(v) for k, v in values.items()}}
         write_json(evaluator.out / RESULT, {**result, "training": best.record})
         found = f"test_accuracy {figures.accuracy:.2f} | test_nll {figures.nll:.4f}"
-        evaluator.procs.say(f"step {step} | {found}")
+        evaluator.procs.print0(f"step {step} | {found}")
 
 
 TASK = ClassesTask
