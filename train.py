@@ -199,7 +199,7 @@ def train(t: Training, log: Log | None) -> int:
         if evaluation_due(c, p.step) and not p.val and not procs.stopped():
             with contextlib.suppress(Interrupted):  # a signal leaves it to the resumed run
                 evaluate_and_save(t, evaluator, log)
-            procs.wait()  # until it is saved
+            procs.barrier()  # until it is saved
             since = p.step, time.perf_counter()
         if p.step == c.max_steps or procs.stopped():
             break
@@ -238,7 +238,7 @@ def train(t: Training, log: Log | None) -> int:
         checked_loss(t)
         if procs.main:
             save(t, "last")
-        procs.wait()  # torchrun kills all soon after the first has left
+        procs.barrier()  # torchrun kills all soon after the first has left
     saved = f"--resume {out} goes on" if p.step else "nothing to save yet"
     procs.print0(f"stopped by a signal | step {p.step} | {saved}")
     return 128 + (procs.signal or signal.SIGTERM)

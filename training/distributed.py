@@ -144,7 +144,7 @@ class Processes:
             # what is still to be written goes nowhere
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Returns when all processes are here. On a GPU a sum alone does not: its value has to be read."""
         self.sum(torch.zeros((), device=self.device)).item()
 
@@ -152,7 +152,7 @@ class Processes:
         """`work()` on rank 0, then on the others, which then find it done."""
         if self.main:
             out = work()
-        self.wait()
+        self.barrier()
         return out if self.main else work()
 
     def broadcast(self, number: int) -> int:
