@@ -41,7 +41,7 @@ from data.labels import (
 from data.tokens import TokenFile, open_tokens
 from training.run import load_model, open_run
 from training.schedule import refuse_other_tokens
-from training.text import settled
+from training.text import with_task_defaults
 
 BATCH = 16  # windows that the teacher reads at a time
 DRAWS = 0x64726177  # a stream of random numbers of its own, beside that of the positions
@@ -169,7 +169,7 @@ def write_labels(path: Path, teacher: Teacher, windows: Windows, c: TrainConfig)
 
 def main(argv: list[str]) -> int:
     """Builds the label store of a training configuration."""
-    config = settled(read(TrainConfig, argv, __doc__))
+    config = with_task_defaults(read(TrainConfig, argv, __doc__))
     if config.labels == "true":
         raise UserError("labels = 'true': this configuration has no proposals to store")
     device = get_device(config.device)

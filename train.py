@@ -44,7 +44,7 @@ from training.distributed import Processes, end_with_table
 from training.optimizer import iteration_dtype, load_optimizer, make_optimizer, set_learning_rate
 from training.run import Progress, Run, RunConfig, restore
 from training.schedule import agreed_dtype, derived_seed, learning_rate, refuse_other_run, start_from
-from training.text import Evaluator, Interrupted, TextTask, TrainingTask, lab_of, settled
+from training.text import Evaluator, Interrupted, TextTask, TrainingTask, lab_of, with_task_defaults
 
 USUAL = TrainConfig()
 SMALLEST_SCALE = 1.0  # of a float16 run's loss: a gradient that overflows even so is too large for float16
@@ -73,7 +73,7 @@ class Training:
 
 def main(argv: list[str]) -> int:
     """Trains, and leaves a run in out_dir; the exit code."""
-    config = settled(read(TrainConfig, argv, __doc__))
+    config = with_task_defaults(read(TrainConfig, argv, __doc__))
     end_with_table()
     out = Path(config.out_dir)
     with contextlib.ExitStack() as stack:  # closes all of it, whatever ends the training

@@ -23,7 +23,7 @@ from evaluate.store import Row
 from heads import head_changed
 from training import checkpoint
 from training.run import RESUMABLE, Run, difference
-from training.text import lab_of, settled
+from training.text import lab_of, with_task_defaults
 
 ByName = dict[str, Row]  # the rows of a measure, or the trials of a search
 
@@ -83,7 +83,7 @@ class Job:
 
     @cached_property
     def wanted(self) -> dict[str, Any]:
-        return vars(settled(read(TrainConfig, list(self.arguments))))
+        return vars(with_task_defaults(read(TrainConfig, list(self.arguments))))
 
     def result(self) -> Row | None:
         """What is left of it if it is over; None if it is still to be trained.

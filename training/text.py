@@ -122,7 +122,7 @@ class Lab(TrainingTask, Protocol):
 
     @staticmethod
     def settle(config: TrainConfig) -> TrainConfig:
-        """See `settled`."""
+        """See `with_task_defaults`."""
         ...
 
 
@@ -135,7 +135,7 @@ def lab_of(dataset: str) -> type[Lab] | None:
     return None
 
 
-def settled(config: TrainConfig) -> TrainConfig:
+def with_task_defaults(config: TrainConfig) -> TrainConfig:
     """The configuration with what its data decide. UserError for a setting that has no meaning for them."""
     lab = lab_of(config.dataset)
     return lab.settle(config) if lab else config

@@ -34,7 +34,7 @@ from model import GPTConfig, LanguageModel
 from tests.fixtures import handlers_kept
 from tests.test_train import at_step
 from training.run import Run
-from training.text import settled
+from training.text import with_task_defaults
 
 LAYERS = "Conv[3x3,4] BN ReLU MaxPool[4x4,4] DO FC[16] ReLU"
 
@@ -275,7 +275,7 @@ def test_accuracy_nll_and_ece_by_hand():
 @pytest.mark.parametrize("head", [*HEADS][::5])
 def test_heads_train(flags, head):
     """Every parameter gets a gradient, and a few steps change the network. Only its matrices decay."""
-    config = settled(read(TrainConfig, flags(head=head, weight_decay=0.1)))
+    config = with_task_defaults(read(TrainConfig, flags(head=head, weight_decay=0.1)))
     t = train.initialise(config, train.Processes("cpu"))
     decays = {id(p): g["weight_decay"] for g in t.optimizer.param_groups for p in g["params"]}
     for name, p in t.model.named_parameters():
