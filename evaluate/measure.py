@@ -23,7 +23,7 @@ from evaluate.settings import other_settings
 from evaluate.store import Row, Store
 from evaluate.views import View
 from training.checkpoint import weights_digest
-from training.run import Degenerate, Run, difference, open_run, spent
+from training.run import Degenerate, Run, difference, open_run, training_cost
 
 PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
 
@@ -93,7 +93,9 @@ class NamedRun(NamedTuple):
         known = self.name == c["name"] and c.get("row")  # under another name it is asked to stand by itself
         fields = {"row": known or self.name, "overlay": c.get("overlay", "") if known else ""}
         fields |= {"seed": c.get("seed"), "checkpoint": str(self.path)}
-        return fields | ({} if self.ckpt.foreign else {"step": self.ckpt.progress.step, **spent(self.ckpt)})
+        return fields | (
+            {} if self.ckpt.foreign else {"step": self.ckpt.progress.step, **training_cost(self.ckpt)}
+        )
 
 
 def open_runs(arguments: list[str], which: str = "best") -> list[NamedRun]:

@@ -17,7 +17,7 @@ from evaluate.summary import grouped, marks, numbers_of, worse
 from evaluate.text import TextMeasure
 from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
-from training.run import Progress, Run, RunConfig, spent
+from training.run import Progress, Run, RunConfig, training_cost
 
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]
 PPL = Column("ppl_eps", "PPL_eps", ".2f", "low", "")
@@ -209,7 +209,7 @@ LABELS = {"candidates": 5, "positions": 0.5, "ppl_threshold": 0.0}
 
 
 def spent_by(config: dict) -> dict:
-    return spent(SimpleNamespace(config=RunConfig(**config), progress=Progress(7, 140)))
+    return training_cost(SimpleNamespace(config=RunConfig(**config), progress=Progress(7, 140)))
 
 
 def test_what_a_run_has_spent():
@@ -237,7 +237,7 @@ def test_a_training_records_what_it_builds_on(trained, token_folder, tmp_path):
     shutil.rmtree(source)  # which a resumed run needs no more
     again = TrainConfig(**base | dict(name="first", out_dir=str(first), max_steps=4, resume=True) | begun)
     assert train_in_process(again, token_folder) == 0
-    of = lambda path, which: spent(Run(path, which))
+    of = lambda path, which: training_cost(Run(path, which))
     block = TINY["block_size"] * TINY["batch_size"]
     base_steps = Run(trained).progress.step
     tokens = (base_steps + 4) * block

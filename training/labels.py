@@ -11,7 +11,7 @@ from data.labels import LabelStore, TrueLabels, fingerprint, identity, store_fol
 from data.tokens import TokenFile
 from model import LanguageModel, Trunk
 from training.distributed import Processes
-from training.run import open_run, spent
+from training.run import open_run, training_cost
 
 
 def open_labels(
@@ -40,5 +40,5 @@ def open_labels(
 
     of_teacher = {"teacher_sha256": made_of["teacher"]}
     if not teacher.foreign:
-        of_teacher |= {"teacher_weights": teacher.weights_sha256, "teacher_spent": spent(teacher)}
+        of_teacher |= {"teacher_weights": teacher.weights_sha256, "teacher_spent": training_cost(teacher)}
     return procs.rank0_first(opened), of_teacher

@@ -273,7 +273,7 @@ Counts = dict[str, Any]  # steps, train_tokens, teacher_tokens; without those th
 NOTHING: Counts = {"steps": 0, "train_tokens": 0, "teacher_tokens": 0}
 
 
-def spent(run: Run) -> Counts:
+def training_cost(run: Run) -> Counts:
     """What a run has spent at its checkpoint, by its own records: the columns of these names."""
     c, p = run.config, run.progress
     before = (c.init_spent or {}) if c.init_weights else NOTHING

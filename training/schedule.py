@@ -11,7 +11,7 @@ from common.device import DTYPES, Precision, choose_dtype
 from common.errors import UserError
 from model import LanguageModel
 from training.distributed import Processes
-from training.run import RESUMABLE, Run, RunConfig, difference, open_run, spent
+from training.run import RESUMABLE, Run, RunConfig, difference, open_run, training_cost
 
 if TYPE_CHECKING:
     from config.defaults import TrainConfig
@@ -104,5 +104,5 @@ def start_from(c: RunConfig, model: LanguageModel) -> str:
     new, unused = (", ".join(sorted(keys)) for keys in (parameters.keys() - fits, weights.keys() - fits))
     kept = f"; as initialised: {new}" * bool(new) + f"; not used: {unused}" * bool(unused)
     if not run.foreign:
-        c.init_weights, c.init_spent = run.weights_sha256, spent(run)
+        c.init_weights, c.init_spent = run.weights_sha256, training_cost(run)
     return f"started from {name}{kept}"
