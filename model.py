@@ -433,7 +433,7 @@ def make_trunk(config: dict[str, Any]) -> Trunk:
     return trunk(trunk_config(config), **args)
 
 
-def sketch(config: dict[str, Any]) -> Trunk:
+def trunk_on_meta(config: dict[str, Any]) -> Trunk:
     """`make_trunk` without numbers."""
     with torch.device("meta"):
         return make_trunk({"vocab_size": 1, **config})
@@ -441,7 +441,7 @@ def sketch(config: dict[str, Any]) -> Trunk:
 
 def context(config: dict[str, Any]) -> int:
     """`Trunk.context` of a run's configuration."""
-    return sketch(config).context
+    return trunk_on_meta(config).context
 
 
 def build(config: dict[str, Any]) -> LanguageModel:

@@ -21,7 +21,7 @@ from config.defaults import TrainConfig
 from data.batches import Windows
 from data.tokens import TokenFile
 from heads import Head, Targets, named_head
-from model import sketch
+from model import trunk_on_meta
 
 FILE = "labels.bin"
 
@@ -95,7 +95,7 @@ def fingerprint(record: dict[str, Any], weights: Mapping[str, Tensor]) -> str:
     head = named_head(record["head"], record["vocab_size"], record["head_args"]).eval()
     gain = record.get("gain", 1.0)
     settings = sorted((k, v) for k, v in vars(head).items() if isinstance(v, (int, float, str)))
-    about = (sketch(record).config, type(head).__name__, settings)
+    about = (trunk_on_meta(record).config, type(head).__name__, settings)
     digest = hashlib.sha256((repr(about) + f" gain {gain}" * (gain != 1)).encode())
     for name, w in sorted(weights.items()):
         digest.update(name.encode())

@@ -11,7 +11,7 @@ from data.corpus import folder_of, found_path, measure_of
 from data.tokens import TokenFile, open_held_out
 from evaluate.measure import NamedRun
 from evaluate.names import REFERENCES, check_apart
-from model import sketch
+from model import trunk_on_meta
 
 
 def check_together(
@@ -26,7 +26,7 @@ def check_together(
     for path, c in runs:
         if tokens(c) != tokens(base) or c["block_size"] != base["block_size"]:
             raise UserError(f"{path} and {first} have other token files, or another block_size")
-        if not any_order and not sketch(c).forwards:
+        if not any_order and not trunk_on_meta(c).forwards:
             raise UserError(f"{path}: trunk = {c['trunk']!r} is for --measure=orders")
 
 

@@ -15,7 +15,7 @@ from common.errors import UserError, reading
 from common.files import read_json
 from common.manifest import check_file, read_manifest
 from config.defaults import TrainConfig
-from model import TRUNKS, GPTConfig, LanguageModel, build, sketch, trunk_config
+from model import TRUNKS, GPTConfig, LanguageModel, build, trunk_config, trunk_on_meta
 from training.checkpoint import find_checkpoint, is_run, weights_digest
 from training.gpt2 import read_gpt2
 
@@ -239,7 +239,7 @@ def load_model(
         # before it is built: a foreign config.json can ask for any size
         expected = trunk_config(run.record).parameters
         if run.config.trunk not in TRUNKS:
-            expected = sum(p.numel() for p in sketch(run.record).parameters())
+            expected = sum(p.numel() for p in trunk_on_meta(run.record).parameters())
         if expected > 4 * (stored := sum(w.numel() for w in weights.values())):
             raise UserError(f"it has {stored:,} weights, its config.json means {expected:,} parameters")
         model = build(run.record)

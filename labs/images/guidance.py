@@ -17,7 +17,7 @@ from evaluate.sampling import generate
 from heads import Weights
 from labs.images.image_tokens.codecs import Codec, read_codec
 from labs.images.image_tokens.prepare import Layout, layout_of
-from model import LanguageModel, sketch
+from model import LanguageModel, trunk_on_meta
 from training.run import Run
 
 AT_ONCE = 250  # images
@@ -96,7 +96,7 @@ def what_is_drawn(ckpt: Run, data: str = "", guided: bool = False) -> Drawn:
     c = ckpt.record
     if c.get("dataset") != "image_tokens":
         raise UserError(f"{ckpt.path} was trained on {c.get('dataset')}, not on image tokens")
-    if not sketch(c).forwards:
+    if not trunk_on_meta(c).forwards:
         raise UserError(f"{ckpt.path} has trunk = {c['trunk']!r}, and no next code to guide: leave it out")
     folder = Path(data) if data else found_path(c["data"], ckpt.path)
     info = open_tokens(folder / "train.bin").info

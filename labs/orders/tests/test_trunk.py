@@ -18,7 +18,7 @@ from heads import make_head
 from labs.orders.asking import Asker
 from labs.orders.recorded import translate
 from labs.orders.trunk import MASKED, ORDERS, AnyOrder, Masked, Order, along, plan
-from model import Cache, GPTConfig, LanguageModel, Step, build, sketch
+from model import Cache, GPTConfig, LanguageModel, Step, build, trunk_on_meta
 from tests.fixtures import TrueToken, log, weights
 
 V, T = 11, 8
@@ -132,7 +132,7 @@ def test_a_curriculum_of_few_hidden_places():
 def test_orders_that_cannot_be_are_refused():
     for settings, key in ((of_order("sideways"), "order"), (of_order(MASKED, curriculum="random"), "curric")):
         with pytest.raises(ValueError, match=key):
-            sketch(vars(TrainConfig(name="x", **settings)))
+            trunk_on_meta(vars(TrainConfig(name="x", **settings)))
 
 
 def test_configurations_that_were_recorded_before_are_today_s():
