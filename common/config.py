@@ -232,7 +232,7 @@ def literal(text: str, kind: Any) -> Any:
     return value
 
 
-def completed(defaults: type, config: dict[str, Any]) -> dict[str, Any]:
+def with_defaults(defaults: type, config: dict[str, Any]) -> dict[str, Any]:
     """`config`, a recorded one, with today's keys and the default of each that an earlier version had not.
 
     Every comparison of a recorded configuration with a wanted one begins here: what is missing in a record

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from common.config import completed, read
+from common.config import read, with_defaults
 from common.errors import UserError
 from common.log import entries
 from common.places import called
@@ -110,7 +110,7 @@ class Job:
         What another run gave it counts by the hash of that run's weights, as far as it is known: from its
         folder or its row among `rows`; else by its name.
         """
-        wanted, training = self.wanted, completed(TrainConfig, training)
+        wanted, training = self.wanted, with_defaults(TrainConfig, training)
         # a run may have taken whatever "auto" was where it was begun
         but = RESUMABLE - {"max_steps"} | {key for key, value in wanted.items() if value == "auto"}
         now = {

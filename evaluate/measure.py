@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common.config import Name, checked, completed
+from common.config import Name, checked, with_defaults
 from common.errors import UserError, reading
 from common.files import beside
 from common.places import commit, versions
@@ -113,7 +113,7 @@ def open_runs(arguments: list[str], which: str = "best") -> list[NamedRun]:
 
 def training_of(config: dict[str, Any]) -> dict[str, Any]:
     """A recorded configuration as a row has it: whole, with the default of each key that it lacks."""
-    public = {k: v for k, v in completed(TrainConfig, config).items() if k not in PLACES}
+    public = {k: v for k, v in with_defaults(TrainConfig, config).items() if k not in PLACES}
     return json.loads(json.dumps(public))
 
 

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-from common.config import completed
+from common.config import with_defaults
 from config.defaults import TrainConfig
 from evaluate.columns import Column
 from evaluate.statistics import ALPHA, best_group, estimate, paired_p
@@ -52,7 +52,7 @@ def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:
 def one_training(rows: list[Row]) -> bool:
     """Whether these are seeds of one training, each there once. What only some of them record, because a
     later version made them, tells none apart."""
-    first, *others = (completed(TrainConfig, row.get("training", {})) for row in rows)
+    first, *others = (with_defaults(TrainConfig, row.get("training", {})) for row in rows)
     same = not any(run.difference(first, other, OF_SEED) for other in others)
     return same and len({row["seed"] for row in rows}) == len(rows)
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from common.config import Name, Natural, checked, completed
+from common.config import Name, Natural, checked, with_defaults
 from common.errors import UserError, reading
 from common.files import read_json
 from common.manifest import check_file, read_manifest
@@ -110,7 +110,7 @@ def difference(a: Mapping[str, Any], b: Mapping[str, Any], but: Collection[str] 
 
     Each is a configuration, a row's settings, its identity. A key that only one of them has tells nothing: an
     earlier version did not record it. Fill in the defaults first where that is a value
-    (common.config.completed).
+    (common.config.with_defaults).
 
     but  keys that may differ, such as RESUMABLE
     """
@@ -160,7 +160,7 @@ class Run:
         needed = ["tokenizer", "tokenizer_fingerprint", "head", *(f.name for f in fields(GPTConfig))]
         of_needed = {"name": Name, **{key: kinds[key] for key in needed}}
         with reading(self.path / "config.json"):  # which anybody may have written
-            self.record = completed(TrainConfig, read_json(self.path / "config.json", of_needed, kinds))
+            self.record = with_defaults(TrainConfig, read_json(self.path / "config.json", of_needed, kinds))
             for key, usual in GONE.items():
                 if (value := self.record.get(key)) and value != usual:
                     raise UserError(f"{key} = {value!r} is of an earlier version")

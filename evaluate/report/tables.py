@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from common.config import completed
+from common.config import with_defaults
 from common.errors import reading
 from common.files import beside
 from config.defaults import TrainConfig
@@ -76,7 +76,7 @@ def different_settings(configs: Mapping[str, dict[str, Any]]) -> pd.DataFrame | 
     """The settings of training in which rows differ, by their names: a line a row. None without such."""
     if len(configs) < 2:
         return None
-    whole = pd.DataFrame({name: completed(TrainConfig, c) for name, c in configs.items()}).map(str)
+    whole = pd.DataFrame({name: with_defaults(TrainConfig, c) for name, c in configs.items()}).map(str)
     known = [key for key in whole.index if key in vars(TrainConfig()) and key not in LEFT_OUT]
     different = [key for key in known if whole.loc[key].nunique() > 1]
     return whole.loc[different].T if different else None
