@@ -32,7 +32,7 @@ from data.labels import (
 )
 from data.tokens import open_tokens
 from heads import HEADS
-from tests.fixtures import TINY, VOCAB, chi_square, prepare_folder, same_tensors, train_in_process, weights
+from tests.fixtures import TINY, VOCAB, chi_square, prepare_folder, same_tensors, seal, train_in_process, weights
 from train import TrainConfig
 from training.run import load_model, open_run
 
@@ -361,4 +361,5 @@ def test_a_run_that_computed_its_labels_goes_on_with_stored_ones(taught, tokens,
         record = json.loads(file.read_text()) | {"label_store": False}
         del record["proposals"]
         file.write_text(json.dumps(record))
+        seal(file.parent)
     assert same_tensors(weights(whole.out_dir), weights(part.out_dir))
