@@ -32,7 +32,16 @@ from data.labels import (
 )
 from data.tokens import open_tokens
 from heads import HEADS
-from tests.fixtures import TINY, VOCAB, chi_square, prepare_folder, same_tensors, seal, train_in_process, weights
+from tests.fixtures import (
+    TINY,
+    VOCAB,
+    chi_square,
+    prepare_folder,
+    same_tensors,
+    seal,
+    train_in_process,
+    weights,
+)
 from train import TrainConfig
 from training.run import load_model, open_run
 
