@@ -15,8 +15,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heads import Head, OutputHead, Projection, Targets, chunked_loss, make_head, named_head, project
-from heads.linear_loss import linear_loss, log_probs
+from heads import (
+    Head,
+    OutputHead,
+    Projection,
+    Targets,
+    chunked_loss,
+    linear_loss,
+    log_probs,
+    make_head,
+    named_head,
+    project,
+)
 from tests.fixtures import VOCAB, chi_square, log
 
 V, C, K = 31, 7, 4  # odd on purpose; the embedding has 64 rows

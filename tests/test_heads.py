@@ -1,5 +1,6 @@
 """The heads of the core: the contract of tests/head_contract.py, and what holds for some of them."""
 
+import copy
 import math
 
 import numpy as np
@@ -277,10 +278,10 @@ def test_bayesian_projection_draws_its_distribution():
 
 
 def test_bayesian_kl_is_torch_distributions():
-    """Its mean is the embedding itself."""
+    """Of the V rows of tokens, without the padding. Its mean is the embedding itself."""
     weight = nn.Parameter(torch.randn(64, C))
     oh = make_head("softmax", V, weight, bayesian=True)
-    q = torch.distributions.Normal(weight, oh.projection.bayes.weight_log_sigma.exp())
+    q = torch.distributions.Normal(weight[:V], oh.projection.bayes.weight_log_sigma[:V].exp())
     want = torch.distributions.kl_divergence(q, torch.distributions.Normal(0.0, 0.02)).sum()
     torch.testing.assert_close(oh.projection.kl(), want, rtol=1e-4, atol=0)
     assert [p is weight for p in oh.parameters()].count(True) == 1
@@ -339,6 +340,13 @@ def test_all_samples_are_softmax_and_scoring_is_whole():
     assert few[0] == few[1] != few[2]
     oh.eval()
     assert oh.loss(hidden, targets, torch.Generator())[0] == whole
+
+
+@pytest.mark.parametrize("name", ["softmax", "am_softmax"])
+def test_a_head_can_be_copied_after_a_loss_with_a_learned_gain(name):
+    oh = make_head(name, V, nn.Parameter(torch.randn(64, C)), gain=2.0, learn_gain=True)
+    oh.loss(torch.randn(4, C), random_targets(4))[0].backward()
+    assert copy.deepcopy(oh).gain == oh.gain
 
 
 def test_one_backward_only():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import heads
 from heads import HEADS, Targets
-from heads.linear_loss import linear_loss
+from heads.functional import linear_loss
 from tests.head_contract import REDUCTIONS, C, V, assert_equal, inputs, random, with_gradients
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "linear_loss.md"
