@@ -24,7 +24,8 @@ from .base import Gradient, Head, Targets, add_at, at, check_choice, cross_entro
 PER = 128  # bins in a unit of z
 FINE = 16  # bins in a cell
 FLOOR = -16  # lower logits weigh nothing: 1 - F(LOW - FLOOR) = 1e-9
-LOW = -10  # the lowest point y, where p_t = 1e-20
+LOW = -10  # the lowest point y
+TAIL = -13  # a lower logit has p < 2e-20, whose integral needs lower points and finer ones: see `tail`
 BINS = 1 - FLOOR * PER
 CELLS = -(-BINS // FINE)
 DEGREE = 8
@@ -99,24 +100,77 @@ def normal_gradient(z: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
     y, log_F, moved = normal_tables(z.shape[1], z.device)
     z.sub_(z.amax(1, keepdim=True))
     z_t = at(z, token)[:, None].double()
+    far = (z_t[:, 0] < TAIL).nonzero()[:, 0]
+    rows = z[far].double()
     bin, d = nearest(z.clamp_(min=FLOOR))
     a = log_product(bin, d, log_F, moved) + log_hazard(y - z_t)
     c0, c1 = hazards(a.softmax(1), log_F, moved, 2, z.dtype)
     grad = d.mul_(c1.gather(1, bin)).add_(c0.gather(1, bin))
+    loss = math.log(8) - a.logsumexp(1)
+    if len(far):
+        x, a = tail(rows, z_t[far, 0])
+        loss[far] = -a.logsumexp(1)
+        parts = zip(a.softmax(1).split(1, 1), x.split(1, 1))
+        grad[far] = sum(w * log_hazard(x_q - rows).exp() for w, x_q in parts).to(grad.dtype)
     grad = add_at(grad, token, -at(grad, token))
-    return (math.log(8) - a.logsumexp(1)).to(z.dtype), add_at(grad, token, -grad.sum(1))
+    return loss.to(z.dtype), add_at(grad, token, -grad.sum(1))
+
+
+def tail(z: Tensor, z_t: Tensor) -> tuple[Tensor, Tensor]:
+    """For a logit z_t (n,) far below the largest of z (n, V), which is 0: points x (n, 9) of the integral of
+    F'(x - z_t) prod_v F(x - z_v), and the logarithms of their shares, whose sum is p_t. In float64.
+
+    The integrand is log-concave. Newton's method finds its largest point from the left, where its slope z_t -
+    x + sum_v h(x - z_v) is convex; the points are Gauss and Hermite's for the curvature there. The product
+    has t's own factor, which is 1: x - z_t is 6 at least.
+    """
+    x, z = z_t[:, None], z.clamp(min=-1e30)  # a banned token, whose hazard is to be 0
+    for _ in range(100):
+        h = log_hazard(x - z).exp()
+        slope = 1 + (h * (x - z + h)).sum(1, keepdim=True)  # minus the curvature
+        step = (z_t[:, None] - x + h.sum(1, keepdim=True)) / slope
+        x = x + step
+        if (step.abs() < 1e-9 * (1 + x.abs())).all():
+            break
+    nodes, weights = (torch.from_numpy(a).to(z) for a in np.polynomial.hermite.hermgauss(9))
+    width = (2 / slope).sqrt()
+    x = x + width * nodes
+    product = torch.cat([torch.special.log_ndtr(p - z).sum(1, keepdim=True) for p in x.split(1, 1)], 1)
+    density = -(x - z_t[:, None]).square() / 2 - math.log(2 * math.pi) / 2
+    return x, product + density + (weights.log() + nodes.square()) + width.log()
+
+
+def log_p_of_tail(z: Tensor, knots: int = 12) -> Tensor:
+    """log p (n, V) where a logit z is below TAIL: cubic between `knots` logits of each row, whose log p and
+    slope are `tail`'s. The largest of z is 0; float64."""
+    lowest = z.masked_fill(z == -math.inf, 0).amin(1).clamp(max=2 * TAIL)
+    share = torch.linspace(0, 1, knots, dtype=z.dtype, device=z.device)
+    at_knots = TAIL * (lowest / TAIL)[:, None] ** share  # (n, knots), from TAIL down
+    log_p, slope = torch.empty_like(at_knots), torch.empty_like(at_knots)
+    for k, knot in enumerate(at_knots.unbind(1)):
+        x, a = tail(z, knot)
+        log_p[:, k] = a.logsumexp(1)
+        slope[:, k] = (a.softmax(1) * x).sum(1) - knot
+    u = ((z / TAIL).clamp(min=1).log() / (lowest / TAIL)[:, None].log() * (knots - 1)).clamp(max=knots - 1)
+    left = u.floor().clamp(max=knots - 2).long()
+    y0, y1 = at_knots.gather(1, left), at_knots.gather(1, left + 1)
+    p0, p1, s0, s1 = (v.gather(1, i) for v in (log_p, slope) for i in (left, left + 1))
+    h = y1 - y0
+    t = ((z - y0) / h).clamp(0, 1)
+    cubic = (1 + 2 * t) * (1 - t) ** 2 * p0 + t**2 * (3 - 2 * t) * p1
+    return cubic + h * t * (1 - t) * ((1 - t) * s0 - t * s1)
 
 
 def normal_log_probs(z: Tensor) -> Tensor:
-    """log p (N, V). Logits below FLOOR take the series at FLOOR.
-
-    log p is concave, and falls as something between -z^2 / 4 and -z^2 / 2.
-    """
+    """log p (N, V)."""
     y, log_F, moved = normal_tables(z.shape[1], z.device)
+    z = z - z.amax(1, keepdim=True)
+    low = z < TAIL
+    rows = (low & (z > -math.inf)).any(1).nonzero()[:, 0]
+    far = log_p_of_tail(z[rows].double()) if len(rows) else None
     banned = z == -math.inf
-    z = (z - z.amax(1, keepdim=True)).masked_fill(banned, FLOOR)
-    bin, d = nearest(z)
-    log_G = log_product(bin, d.clamp(min=-1), log_F, moved)
+    bin, d = nearest(z.clamp(min=FLOOR))
+    log_G = log_product(bin, d, log_F, moved)
     # the Taylor coefficients of p at each bin, but for a factor, and from them those of log p
     p, p1, p2 = hazards(log_G.softmax(1), log_F, moved, 3)
     log_factor = log_G.logsumexp(1, keepdim=True) - math.log(8)
@@ -124,6 +178,8 @@ def normal_log_probs(z: Tensor) -> Tensor:
     curve = p2 / p - slope.square() / 2
     c0, c1, c2 = (c.to(d.dtype).gather(1, bin) for c in (p.log() + log_factor, slope, curve))
     log_p = c2.mul_(d).add_(c1).mul_(d).add_(c0)
+    if far is not None:
+        log_p[rows] = torch.where(low[rows], far.to(log_p.dtype), log_p[rows])
     return log_p.masked_fill_(banned, -math.inf).log_softmax(1)  # its sum is 1 but for rounding
 
 
@@ -211,7 +267,7 @@ class PerturbMax(Head):
 
     "gumbel"       is softmax exactly
     "normal"       bins the logits: O(V) and two small matrix products, which pays from V of some hundreds on.
-                   log p errs by up to 3e-5, and p below 1e-20 is rough
+                   log p errs by up to 3e-5, below p = 1e-20 by up to a thousandth of itself
     "exponential"  is permute-and-flip, with Q = 16. Its closed form sums over 2^V subsets; here the same
                    polynomial is integrated
 
