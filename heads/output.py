@@ -18,10 +18,10 @@ from .projection import (
     BayesianProjection,
     Projection,
     Weights,
-    across_,
     check_learned,
     logits_of,
     reciprocal_lengths,
+    remove_radial_,
     scale_hidden,
     tell_scale,
     unit,
@@ -86,7 +86,7 @@ def threads(count: int) -> ThreadPoolExecutor:
     return pool
 
 
-def together(jobs: list[Callable[[], None]], workers: int) -> None:
+def run_on_threads(jobs: list[Callable[[], None]], workers: int) -> None:
     """Does all `jobs` on `workers` threads of one core each, and returns when all are done. Two teams that
     meet once a chunk: teams that meet after each operation stall for seconds beside other processes."""
     if workers == 1 or len(jobs) == 1:
@@ -218,14 +218,14 @@ def chunked_loss(
 
         for first in range(0, len(chunks), cut.workers):
             group = range(first, min(first + cut.workers, len(chunks)))
-            together([partial(rows_of, k) for k in group], cut.workers)
+            run_on_threads([partial(rows_of, k) for k in group], cut.workers)
             if d_bias is not None or any(d_w is not None for _, d_w in d_factors):
-                together([partial(columns_of, part, group) for part in slices], cut.workers)
+                run_on_threads([partial(columns_of, part, group) for part in slices], cut.workers)
         if head.cosine and (d_weight := d_factors[0][1]) is not None:
-            across_(d_weight, weight, cut.columns)
+            remove_radial_(d_weight, weight, cut.columns)
         sums = [sum(parts, torch.zeros_like(p)) for p, *parts in zip(own, *d_own)]
         total = sum(losses, hidden.new_zeros((), dtype=work))
-    return _Known.apply(total, [*gradients.values(), *sums], *learned, *own)
+    return PrecomputedGradient.apply(total, [*gradients.values(), *sums], *learned, *own)
 
 
 def differentiate(
@@ -277,7 +277,7 @@ def fused(
     return loss, ids, at_ids
 
 
-class _Known(torch.autograd.Function):
+class PrecomputedGradient(torch.autograd.Function):
     """A loss whose gradients in `inputs` are known already."""
 
     @staticmethod

@@ -84,7 +84,7 @@ def reciprocal_lengths(x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def across_(gradient: Tensor, x: Tensor, rows: int) -> None:
+def remove_radial_(gradient: Tensor, x: Tensor, rows: int) -> None:
     """Takes its part along x off each row of a `gradient` (V, C), in place, `rows` rows at a time: the length
     of a row of x (V, C) does not matter to its unit row."""
     for g, w in zip(gradient.split(rows), x.split(rows)):
