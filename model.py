@@ -391,7 +391,7 @@ class LanguageModel(nn.Module):
         self._compiled = torch.compile(self.trunk.forward, **options)
         self.head.compile(**options)
 
-    def lower(self, dtype: torch.dtype) -> None:
+    def cast_linears(self, dtype: torch.dtype) -> None:
         """Keeps the weights of the trunk's linear layers in `dtype`, in place, for inference under autocast
         to it: the same numbers, without casting them for each token."""
         for m in self.trunk.modules():

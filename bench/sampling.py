@@ -45,7 +45,7 @@ def ours(c: GPTConfig, prompt: torch.Tensor, tokens: int, dtype: str) -> Callabl
     trunk = GPT(c)
     model = LanguageModel(trunk, make_head("softmax", c.vocab_size, trunk.wte.weight))
     model = model.eval().requires_grad_(False).to(prompt.device)
-    model.lower(getattr(torch, dtype))
+    model.cast_linears(getattr(torch, dtype))
     decoding = Decoding(temperature=TEMPERATURE, top_k=TOP_K)
 
     def run() -> None:

@@ -12,10 +12,10 @@ never materialises the logits of a whole batch: see `chunked_loss`.
     base.py        Targets, Head, cross-entropy            softmax.py    softmax and its links
     projection.py  hidden states -> logits                 sigmoid.py    multi-label sigmoid
     output.py      the loss in chunks, and log p           taylor.py     polynomials in place of exp
-    linear_loss.py for the models of others                margin.py     the true token's logit, lowered
-    sparse.py      exact zeros                             perturb.py    argmax of noisy logits
+    functional.py  linear_loss, for the models of others   margin.py     the true token's logit, lowered
+    causal.py      causal_loss, of a whole model           perturb.py    argmax of noisy logits
+    sparse.py      exact zeros                             objectives.py softmax, other losses than -log p_t
     sampled.py     softmax, trained on a few tokens
-                                                           objectives.py softmax, other losses than -log p_t
 """
 
 import hashlib
@@ -27,6 +27,8 @@ from typing import Any, cast
 import torch.nn as nn
 
 from .base import Head, Targets, check_arguments, check_choice, check_range, cross_entropy, with_gradient
+from .causal import causal_loss
+from .functional import linear_loss, log_probs
 from .margin import AMSoftmax, SMSoftmax
 from .objectives import SmoothAccuracy, SoftTargets, StopGradient
 from .output import OutputHead, block_rows, chunk_rows, chunked_loss

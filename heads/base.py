@@ -80,8 +80,8 @@ class Head(nn.Module):
     multi_label = False  # reads all of Targets, not the true token alone
     bias: float | None = None  # initial value of the projection's output bias; None: the projection has none
     cosine = False  # its logits are s cos(h, w_v) instead of h w_v, with s = sqrt(C) times the gain
-    scale: Any = 30.0  # that s, of a cosine head: whoever makes the logits sets it
     reads_scale = False  # p depends on s beside the logits, so a gain cannot be learned through them alone
+    scale = 30.0  # that s, where `reads_scale`: whoever makes the logits sets it, once
     sparse = False  # may give a token probability 0: log_probs has -inf there
     # Optional: gradient(logits (N, V), targets) -> the losses (N,), their gradient (N, V), right but at the
     # labels' ids, and there (N, K'), of the first K' ids. It may overwrite the logits. A CPU takes half the

@@ -18,11 +18,12 @@ from .projection import (
     BayesianProjection,
     Projection,
     Weights,
-    across_,
-    amplified,
     check_learned,
     logits_of,
     reciprocal_lengths,
+    remove_radial_,
+    scale_hidden,
+    tell_scale,
     unit,
 )
 from .sampled import SampledSoftmax
@@ -85,7 +86,7 @@ def threads(count: int) -> ThreadPoolExecutor:
     return pool
 
 
-def together(jobs: list[Callable[[], None]], workers: int) -> None:
+def run_on_threads(jobs: list[Callable[[], None]], workers: int) -> None:
     """Does all `jobs` on `workers` threads of one core each, and returns when all are done. Two teams that
     meet once a chunk: teams that meet after each operation stall for seconds beside other processes."""
     if workers == 1 or len(jobs) == 1:
@@ -116,6 +117,8 @@ def chunked_loss(
     block: int = 0,
     gain: Tensor | float = 1.0,
     compiled: Callable[..., Any] | None = None,
+    added: tuple[Tensor, Tensor] | None = None,
+    look: Callable[[int, Tensor], None] | None = None,
 ) -> Tensor:
     """Sum over rows of head.loss(gain hidden W^T + b, targets), without the (N, V) logits: a float32 scalar.
 
@@ -123,10 +126,13 @@ def chunked_loss(
     (0: see `sizes`). Value and gradients (of hidden, weight, bias, gain and the head's parameters) equal the
     unchunked ones; higher derivatives do not exist. Under autocast the matrix products run in its dtype and
     everything else in float32. As Liger's fused linear cross-entropy (Hsu et al. 2024, arXiv 2410.10989), for
-    any row-wise loss. `compiled`: torch.compile of `fused`, for a head with a `gradient`. On a CPU each chunk
-    belongs to one thread.
+    any row-wise loss. On a CPU each chunk belongs to one thread.
+
+    compiled  torch.compile of `fused`, for a head with a `gradient`
+    added     (x (N, r), B (V, r)): x B^T is added to the products; not for a head on cosines
+    look      is called with each block's first row and logits (n, V), which it may keep nothing of
     """
-    hidden, (weight, bias), device = amplified(hidden, head, gain), weights, hidden.device.type
+    hidden, (weight, bias), device = scale_hidden(hidden, head, gain), weights, hidden.device.type
     N, V, cpu = len(hidden), head.vocab_size, device == "cpu"
     # of the matrix products, and of the head's own arithmetic: float32, or float64 in the tests
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -144,26 +150,32 @@ def chunked_loss(
 
     # autocast lowers the products, and nothing else; the threads have none
     with torch.no_grad(), torch.autocast(device, enabled=False):
-        h, w = hidden.to(dtype), weight[:width].to(dtype)
+        factors = [(hidden, weight)] if added is None else [(hidden, weight), added]
+        low = [(x.to(dtype), w[:width].to(dtype)) for x, w in factors]
         # unit rows of the weight would be another (V, C): the products are divided by the rows' lengths
         scale = reciprocal_lengths(weight)[:V] if head.cosine else None
         # What comes out: losses, and the gradients of what learns
         losses = [hidden.new_zeros((), dtype=work) for _ in chunks]
-        learned = [t for t in (hidden, weight, bias) if t is not None and t.requires_grad and differentiable]
+        inputs = [*(t for pair in factors for t in pair), *([] if bias is None else [bias])]
+        learned = [t for t in inputs if t.requires_grad and differentiable]
         gradients = {id(t): torch.zeros_like(t) for t in learned}
-        d_hidden, d_weight, d_bias = (gradients.get(id(t)) for t in (hidden, weight, bias))
+        d_factors = [(gradients.get(id(x)), gradients.get(id(w))) for x, w in factors]
+        d_bias = gradients.get(id(bias))
         own = [p for p in head.parameters() if p.requires_grad and differentiable]
         d_own = [[torch.zeros_like(p) for p in own] for _ in chunks]
         # Memory of logits, then of their gradient; and of logits in another precision: fresh memory is slower
-        buffers = [h.new_empty(min(cut.rows, N), width) for _ in chunks[: cut.workers]]
-        lower = cpu and dtype != work
-        scratch = [h.new_empty(min(cut.block, N), V, dtype=work) for _ in buffers if lower]
+        buffers = [low[0][0].new_empty(min(cut.rows, N), width) for _ in chunks[: cut.workers]]
+        apart = cpu and dtype != work
+        scratch = [b.new_empty(min(cut.block, N), V, dtype=work) for b in buffers if apart]
 
         @torch.no_grad()
         def rows_of(k: int) -> None:
             """Chunk k: logits, losses, their gradient in the logits' place, and that of the hidden states."""
             first, last, worker = chunks[k].start, chunks[k].stop, k % cut.workers
+            (h, w), *more = low
             z = torch.mm(h[first:last], w.t(), out=buffers[worker][: last - first])
+            for x, b in more:
+                z.addmm_(x[first:last], b.t())
             for i in range(0, last - first, cut.block):
                 rows = z[i : i + cut.block]
                 part = targets.part(first + i, first + i + len(rows))
@@ -171,7 +183,10 @@ def chunked_loss(
                     loss, ids, at_ids = compiled(head, rows, bias, scale, part)
                 else:
                     products = rows[:, :V]
-                    logits = scratch[worker][: len(rows)].copy_(products) if lower else products.to(work)
+                    logits = scratch[worker][: len(rows)].copy_(products) if apart else products.to(work)
+                    if look is not None:
+                        seen = logits if scale is None else logits * scale
+                        look(first + i, seen.clone() if bias is None else seen + bias)
                     loss, gradient, ids, at_ids, d_params = differentiate(
                         head, logits.contiguous(), bias, scale, part, own, bool(learned or own)
                     )
@@ -182,18 +197,20 @@ def chunked_loss(
                         total += d
                 rows.scatter_(1, ids, at_ids.to(rows.dtype))
                 losses[k] += loss.sum()
-            if d_hidden is not None:
-                d_hidden[first:last] = z @ w
+            for (_, w), (d_x, _) in zip(low, d_factors):
+                if d_x is not None:
+                    d_x[first:last] = z @ w
 
         @torch.no_grad()
         def columns_of(part: slice, group: range) -> None:
             """A slice of the vocabulary: its gradient, added up over a group of chunks in their order."""
             for k in group:
-                z, rows = buffers[k % cut.workers][: chunks[k].stop - chunks[k].start, part], h[chunks[k]]
-                if d_weight is not None and z.dtype == d_weight.dtype:
-                    d_weight[part].addmm_(z.t(), rows, beta=float(k > 0))
-                elif d_weight is not None:
-                    d_weight[part] += z.t() @ rows
+                z = buffers[k % cut.workers][: chunks[k].stop - chunks[k].start, part]
+                for (x, _), (_, d_w) in zip(low, d_factors):
+                    if d_w is not None and z.dtype == d_w.dtype:
+                        d_w[part].addmm_(z.t(), x[chunks[k]], beta=float(k > 0))
+                    elif d_w is not None:
+                        d_w[part] += z.t() @ x[chunks[k]]
                 if d_bias is not None:
                     d_bias_part = d_bias[part]  # which the padding of the weight has none of
                     total = z[:, : len(d_bias_part)].sum(0, dtype=work)
@@ -201,14 +218,14 @@ def chunked_loss(
 
         for first in range(0, len(chunks), cut.workers):
             group = range(first, min(first + cut.workers, len(chunks)))
-            together([partial(rows_of, k) for k in group], cut.workers)
-            if d_weight is not None or d_bias is not None:
-                together([partial(columns_of, part, group) for part in slices], cut.workers)
-        if head.cosine and d_weight is not None:
-            across_(d_weight, weight, cut.columns)
+            run_on_threads([partial(rows_of, k) for k in group], cut.workers)
+            if d_bias is not None or any(d_w is not None for _, d_w in d_factors):
+                run_on_threads([partial(columns_of, part, group) for part in slices], cut.workers)
+        if head.cosine and (d_weight := d_factors[0][1]) is not None:
+            remove_radial_(d_weight, weight, cut.columns)
         sums = [sum(parts, torch.zeros_like(p)) for p, *parts in zip(own, *d_own)]
         total = sum(losses, hidden.new_zeros((), dtype=work))
-    return _Known.apply(total, [*gradients.values(), *sums], *learned, *own)
+    return PrecomputedGradient.apply(total, [*gradients.values(), *sums], *learned, *own)
 
 
 def differentiate(
@@ -260,7 +277,7 @@ def fused(
     return loss, ids, at_ids
 
 
-class _Known(torch.autograd.Function):
+class PrecomputedGradient(torch.autograd.Function):
     """A loss whose gradients in `inputs` are known already."""
 
     @staticmethod
@@ -311,6 +328,7 @@ class OutputHead(nn.Module):
         self.head, self.projection, self.fixed_gain = head, projection, gain
         self.fused: Callable[..., Any] | None = None  # see `compile`
         self.log_gain = nn.Parameter(torch.tensor(math.log(gain))) if learn_gain else None
+        tell_scale(head, gain, projection.weight.shape[1])
 
     @property
     def gain(self) -> Tensor | float:
@@ -331,7 +349,7 @@ class OutputHead(nn.Module):
             hidden = hidden[targets.rows]
         weights = self.projection.draw(generator)
         if self.training and generator is not None and isinstance(self.head, SampledSoftmax):
-            hidden = amplified(hidden, self.head, self.gain)
+            hidden = scale_hidden(hidden, self.head, self.gain)
             return self.head.sampled_loss(hidden, weights, targets, generator), len(hidden)
         total = chunked_loss(hidden, weights, self.head, targets, gain=self.gain, compiled=self.fused)
         return total, len(hidden)
@@ -382,7 +400,7 @@ class OutputHead(nn.Module):
         return torch.cat([log_p.gather(1, token[rows])[:, 0] for rows, log_p in blocks])
 
     def _products(self, hidden: Tensor, draws: list[Weights]) -> list[Tensor]:
-        hidden = amplified(hidden, self.head, self.gain)
+        hidden = scale_hidden(hidden, self.head, self.gain)
         return [hidden.to(d.weight.dtype) @ d.weight.t() for d in draws]
 
     def _mean(self, products: list[Tensor], draws: list[Weights]) -> Tensor:

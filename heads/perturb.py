@@ -23,16 +23,19 @@ from .base import Gradient, Head, Targets, add_at, at, check_choice, cross_entro
 
 PER = 128  # bins in a unit of z
 FINE = 16  # bins in a cell
-FLOOR = -16  # lower logits weigh nothing: 1 - F(LOW - FLOOR) = 1e-9
-LOW = -10  # the lowest point y, where p_t = 1e-20
-BINS = 1 - FLOOR * PER
-CELLS = -(-BINS // FINE)
 DEGREE = 8
+# The lowest logit and the lowest point y. What is lower weighs nothing: 1 - F(-10 + 16) = 1e-9
+SHALLOW, DEEP = (-16, -10), (-26, -19)
+TAIL = (
+    -13
+)  # a lower logit has p < 2e-20, which needs lower points: log p takes DEEP, then `tail`; a loss `tail`
 
 
 @functools.lru_cache(maxsize=8)
-def normal_tables(vocab_size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """The points y (Q,) of the integral, the coefficients of log F in z (CELLS (DEGREE + 1), Q) for each
+def normal_tables(
+    vocab_size: int, device: torch.device, depth: tuple[int, int] = SHALLOW
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The points y (Q,) of the integral, the coefficients of log F in z (cells (DEGREE + 1), Q) for each
     cell and y, and what moves a polynomial from a cell to its bins (4, FINE, DEGREE + 1).
 
     The points fall from where the noisy logits reach if all V logits are as large as the largest. The
@@ -41,9 +44,11 @@ def normal_tables(vocab_size: int, device: torch.device) -> tuple[Tensor, Tensor
     TF32 touches the products.
     """
     top = math.ceil(8 * (math.sqrt(2 * math.log(vocab_size)) + 4))
-    y = torch.arange(top, 8 * LOW - 1, -1, dtype=torch.float64, device=device) / 8
+    floor, low = depth
+    y = torch.arange(top, 8 * low - 1, -1, dtype=torch.float64, device=device) / 8
+    cells = -(-(1 - floor * PER) // FINE)
     middle = (FINE - 1) / 2
-    x = y + (torch.arange(CELLS, dtype=torch.float64, device=device)[:, None] * FINE + middle) / PER
+    x = y + (torch.arange(cells, dtype=torch.float64, device=device)[:, None] * FINE + middle) / PER
     h = [log_hazard(x).exp()]  # the Taylor coefficients of the hazard at x, by h' = -h (x + h)
     for n in range(DEGREE - 1):
         plus = [h[0] + x, *(c + (m == 1) for m, c in enumerate(h[1:], 1))]
@@ -65,16 +70,17 @@ def log_hazard(x: Tensor) -> Tensor:
 
 def nearest(z: Tensor) -> tuple[Tensor, Tensor]:
     """The bin (N, V) nearest to each logit, and, in place of z, the logit's distance from its point."""
-    bin = (z * -PER).round_().clamp_(max=BINS - 1)
+    bin = (z * -PER).round_()
     return bin.long(), z.add_(bin, alpha=1 / PER)
 
 
 def log_product(bin: Tensor, d: Tensor, log_F: Tensor, moved: Tensor) -> Tensor:
     """sum_v log F(y - z_v) (N, Q), float64."""
-    sums, moved = d.new_zeros(3, len(d), CELLS * FINE), moved.to(d.dtype)
+    cells = len(log_F) // (DEGREE + 1)
+    sums, moved = d.new_zeros(3, len(d), cells * FINE), moved.to(d.dtype)
     for j, power in enumerate((torch.ones_like(d), d, d.square())):
         sums[j].scatter_add_(1, bin, power)
-    of_cells = sum(s.unflatten(1, (CELLS, FINE)) @ m for s, m in zip(sums, moved))
+    of_cells = sum(s.unflatten(1, (cells, FINE)) @ m for s, m in zip(sums, moved))
     return of_cells.flatten(1).double() @ log_F
 
 
@@ -84,7 +90,7 @@ def hazards(
     """The mean under `density` (N, Q) of the hazard h(y - z), as the first `terms` coefficients, each (N,
     bins), of its series about the point of each bin: minus the derivative of log F's, so it fits the loss as
     it is computed."""
-    mean = (density @ log_F.t()).unflatten(1, (CELLS, DEGREE + 1))
+    mean = (density @ log_F.t()).unflatten(1, (-1, DEGREE + 1))
     if dtype != torch.float64:
         mean, moved = F.hardshrink(mean, 1e-30).to(dtype), moved.to(dtype)  # products with denormals are slow
     return [(mean @ (-(j + 1) * moved[j + 1]).t()).flatten(1) for j in range(terms)]
@@ -99,32 +105,94 @@ def normal_gradient(z: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
     y, log_F, moved = normal_tables(z.shape[1], z.device)
     z.sub_(z.amax(1, keepdim=True))
     z_t = at(z, token)[:, None].double()
-    bin, d = nearest(z.clamp_(min=FLOOR))
+    far = (z_t[:, 0] < TAIL).nonzero()[:, 0]
+    rows = z[far].double()
+    bin, d = nearest(z.clamp_(min=SHALLOW[0]))
     a = log_product(bin, d, log_F, moved) + log_hazard(y - z_t)
     c0, c1 = hazards(a.softmax(1), log_F, moved, 2, z.dtype)
     grad = d.mul_(c1.gather(1, bin)).add_(c0.gather(1, bin))
+    loss = math.log(8) - a.logsumexp(1)
+    if len(far):
+        x, a = tail(rows, z_t[far, 0])
+        loss[far] = -a.logsumexp(1)
+        parts = zip(a.softmax(1).split(1, 1), x.split(1, 1))
+        grad[far] = sum(w * log_hazard(x_q - rows).exp() for w, x_q in parts).to(grad.dtype)
     grad = add_at(grad, token, -at(grad, token))
-    return (math.log(8) - a.logsumexp(1)).to(z.dtype), add_at(grad, token, -grad.sum(1))
+    return loss.to(z.dtype), add_at(grad, token, -grad.sum(1))
+
+
+def tail(z: Tensor, z_t: Tensor) -> tuple[Tensor, Tensor]:
+    """For a logit z_t (n,) far below the largest of z (n, V), which is 0: points x (n, 9) of the integral of
+    F'(x - z_t) prod_v F(x - z_v), and the logarithms of their shares, whose sum is p_t. In float64.
+
+    The integrand is log-concave. Newton's method finds its largest point from the left, where its slope z_t -
+    x + sum_v h(x - z_v) is convex; the points are Gauss and Hermite's for the curvature there. The product
+    has t's own factor, which is 1: x - z_t is 6 at least.
+    """
+    x, z = z_t[:, None], z.clamp(min=-1e30)  # a banned token, whose hazard is to be 0
+    for _ in range(100):
+        h = log_hazard(x - z).exp()
+        slope = 1 + (h * (x - z + h)).sum(1, keepdim=True)  # minus the curvature
+        step = (z_t[:, None] - x + h.sum(1, keepdim=True)) / slope
+        x = x + step
+        if (step.abs() < 1e-9 * (1 + x.abs())).all():
+            break
+    nodes, weights = (torch.from_numpy(a).to(z) for a in np.polynomial.hermite.hermgauss(9))
+    width = (2 / slope).sqrt()
+    x = x + width * nodes
+    product = torch.cat([torch.special.log_ndtr(p - z).sum(1, keepdim=True) for p in x.split(1, 1)], 1)
+    density = -(x - z_t[:, None]).square() / 2 - math.log(2 * math.pi) / 2
+    return x, product + density + (weights.log() + nodes.square()) + width.log()
+
+
+def log_p_of_tail(z: Tensor, knots: int = 12) -> Tensor:
+    """log p (n, V) where a logit z is below DEEP: cubic between `knots` logits of each row, whose log p and
+    slope are `tail`'s. The largest of z is 0; float64."""
+    top = DEEP[0]
+    lowest = z.masked_fill(z == -math.inf, 0).amin(1).clamp(max=1.1 * top)
+    share = torch.linspace(0, 1, knots, dtype=z.dtype, device=z.device)
+    at_knots = top * (lowest / top)[:, None] ** share  # (n, knots), from the top down
+    log_p, slope = torch.empty_like(at_knots), torch.empty_like(at_knots)
+    for k, knot in enumerate(at_knots.unbind(1)):
+        x, a = tail(z, knot)
+        log_p[:, k] = a.logsumexp(1)
+        slope[:, k] = (a.softmax(1) * x).sum(1) - knot
+    u = ((z / top).clamp(min=1).log() / (lowest / top)[:, None].log() * (knots - 1)).clamp(max=knots - 1)
+    left = u.floor().clamp(max=knots - 2).long()
+    y0, y1 = at_knots.gather(1, left), at_knots.gather(1, left + 1)
+    p0, p1, s0, s1 = (v.gather(1, i) for v in (log_p, slope) for i in (left, left + 1))
+    h = y1 - y0
+    t = ((z - y0) / h).clamp(0, 1)
+    cubic = (1 + 2 * t) * (1 - t) ** 2 * p0 + t**2 * (3 - 2 * t) * p1
+    return cubic + h * t * (1 - t) * ((1 - t) * s0 - t * s1)
 
 
 def normal_log_probs(z: Tensor) -> Tensor:
-    """log p (N, V). Logits below FLOOR take the series at FLOOR.
+    """log p (N, V)."""
+    z = z - z.amax(1, keepdim=True)
+    lowest = z.masked_fill(z == -math.inf, 0).amin(1)
+    deep, tails = ((lowest < edge).nonzero()[:, 0] for edge in (TAIL, DEEP[0]))
+    log_p = log_p_of_bins(z, SHALLOW)
+    if len(deep):
+        log_p[deep] = log_p[deep].where(z[deep] >= TAIL, log_p_of_bins(z[deep], DEEP))
+    if len(tails):
+        far = log_p_of_tail(z[tails].double()).to(z.dtype)
+        log_p[tails] = log_p[tails].where(z[tails] >= DEEP[0], far)
+    return log_p.masked_fill_(z == -math.inf, -math.inf).log_softmax(1)  # its sum is 1 but for rounding
 
-    log p is concave, and falls as something between -z^2 / 4 and -z^2 / 2.
-    """
-    y, log_F, moved = normal_tables(z.shape[1], z.device)
-    banned = z == -math.inf
-    z = (z - z.amax(1, keepdim=True)).masked_fill(banned, FLOOR)
-    bin, d = nearest(z)
-    log_G = log_product(bin, d.clamp(min=-1), log_F, moved)
+
+def log_p_of_bins(z: Tensor, depth: tuple[int, int]) -> Tensor:
+    """log p (N, V) of logits down to the depth; the largest of each row is 0."""
+    y, log_F, moved = normal_tables(z.shape[1], z.device, depth)
+    bin, d = nearest(z.clamp(min=depth[0]))
+    log_G = log_product(bin, d, log_F, moved)
     # the Taylor coefficients of p at each bin, but for a factor, and from them those of log p
     p, p1, p2 = hazards(log_G.softmax(1), log_F, moved, 3)
     log_factor = log_G.logsumexp(1, keepdim=True) - math.log(8)
     slope = p1 / p
     curve = p2 / p - slope.square() / 2
     c0, c1, c2 = (c.to(d.dtype).gather(1, bin) for c in (p.log() + log_factor, slope, curve))
-    log_p = c2.mul_(d).add_(c1).mul_(d).add_(c0)
-    return log_p.masked_fill_(banned, -math.inf).log_softmax(1)  # its sum is 1 but for rounding
+    return c2.mul_(d).add_(c1).mul_(d).add_(c0)
 
 
 # -----------------------------------------------------------------------------
@@ -211,7 +279,7 @@ class PerturbMax(Head):
 
     "gumbel"       is softmax exactly
     "normal"       bins the logits: O(V) and two small matrix products, which pays from V of some hundreds on.
-                   log p errs by up to 3e-5, and p below 1e-20 is rough
+                   log p errs by up to 3e-5, below p = 1e-20 by up to a thousandth of itself
     "exponential"  is permute-and-flip, with Q = 16. Its closed form sums over 2^V subsets; here the same
                    polynomial is integrated
 

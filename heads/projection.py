@@ -24,7 +24,7 @@ class Projection(nn.Module):
 
     def __init__(self, weight: nn.Parameter, vocab_size: int, bias: float | None):
         super().__init__()
-        self.weight = weight
+        self.weight, self.vocab_size = weight, vocab_size
         self.bias = None if bias is None else nn.Parameter(torch.full((vocab_size,), bias))
 
     def draw(self, generator: torch.Generator | None = None) -> Weights:
@@ -43,9 +43,9 @@ class BayesianProjection(Projection):
     """W ~ N(mu, sigma^2) for each weight, mu tied to the token embedding, prior N(0, prior_sigma^2). The bias
     is a point.
 
-    Source: Shamula et al. 2024, sec. 2.5; Blundell et al. 2015 (arXiv 1505.05424). The parameters and the KL
+    Source: Shamula et al. 2024, sec. 2.5; Blundell et al. 2015 (arXiv 1505.05424). The parameters
     are torchbnn's; the noise is drawn here, because torchbnn takes it from the global generator, and in
-    eval() too.
+    eval() too, and the KL is taken here, because torchbnn's counts padding rows.
     """
 
     def __init__(self, weight: nn.Parameter, vocab_size: int, bias: float | None, prior_sigma: float = 0.02):
@@ -55,14 +55,19 @@ class BayesianProjection(Projection):
         check_range("(0, inf)", prior_sigma=prior_sigma)
         self.bayes = torchbnn.BayesLinear(0.0, prior_sigma, weight.shape[1], weight.shape[0], bias=False)
         self.bayes.weight_mu = weight
-        self.kl_loss = torchbnn.BKLLoss(reduction="sum")
 
     def draw(self, generator: torch.Generator | None = None) -> Weights:
         noise = torch.randn(self.weight.shape, generator=generator, device=self.weight.device)
         return Weights(self.weight + self.bayes.weight_log_sigma.exp() * noise, self.bias)
 
     def kl(self) -> Tensor:
-        return self.kl_loss(self.bayes).squeeze(0)
+        """Over the V rows of tokens: padding rows are no weights of the model."""
+        layer = self.bayes
+        mu, log_sigma = (t[: self.vocab_size] for t in (layer.weight_mu, layer.weight_log_sigma))
+        square = (log_sigma.exp() ** 2 + (mu - layer.prior_mu) ** 2) / (
+            2 * math.exp(layer.prior_log_sigma) ** 2
+        )
+        return (layer.prior_log_sigma - log_sigma + square - 0.5).sum()
 
     def with_prior(self) -> list[nn.Parameter]:
         return [self.weight, self.bayes.weight_log_sigma]
@@ -79,7 +84,7 @@ def reciprocal_lengths(x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def across_(gradient: Tensor, x: Tensor, rows: int) -> None:
+def remove_radial_(gradient: Tensor, x: Tensor, rows: int) -> None:
     """Takes its part along x off each row of a `gradient` (V, C), in place, `rows` rows at a time: the length
     of a row of x (V, C) does not matter to its unit row."""
     for g, w in zip(gradient.split(rows), x.split(rows)):
@@ -93,24 +98,38 @@ def check_learned(head: Head) -> None:
         raise ValueError(f"the gain of {type(head).__name__} is its exponent and cannot be learned: fix it")
 
 
-def amplified(hidden: Tensor, head: Head, gain: Tensor | float) -> Tensor:
-    """g h, in h's precision: what makes the products with the weights g h W^T. Of a head on cosines, rows of
-    the length g sqrt(C), in float32 at least, which the head is told."""
-    if head.cosine:
-        root = math.sqrt(hidden.shape[-1])
-        hidden, head.scale = unit(hidden) * root, gain * root
-    if isinstance(gain, Tensor):
-        if gain.requires_grad:
+def tell_scale(head: Head, gain: Tensor | float, width: int) -> None:
+    """Sets `head.scale` to g sqrt(C), for a head whose p depends on it; such a gain is a constant."""
+    if head.reads_scale:
+        if isinstance(gain, Tensor) and gain.requires_grad:
             check_learned(head)
+        head.scale = float(gain) * math.sqrt(width)
+
+
+def scale_hidden(hidden: Tensor, head: Head, gain: Tensor | float) -> Tensor:
+    """g h, in h's precision, so that the products with the weights are g h W^T. A cosine head gets rows of
+    length g sqrt(C), in float32 or wider."""
+    if head.cosine:
+        hidden = unit(hidden) * math.sqrt(hidden.shape[-1])
+    if isinstance(gain, Tensor):
         return hidden * gain.to(hidden.dtype)
     return hidden if gain == 1 else hidden * gain
 
 
-def project(hidden: Tensor, weights: Weights, head: Head, gain: Tensor | float = 1.0) -> Tensor:
-    """hidden (N, C) -> float32 logits (N, V) of `head`, all at once."""
+def project(
+    hidden: Tensor,
+    weights: Weights,
+    head: Head,
+    gain: Tensor | float = 1.0,
+    added: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """hidden (N, C) -> float32 logits (N, V) of `head`, all at once. `added`: as `chunked_loss`'s."""
     weight = unit(weights.weight) if head.cosine else weights.weight
-    hidden = amplified(hidden, head, gain)
-    return logits_of(hidden @ weight.to(hidden.dtype).t(), weights, head.vocab_size)
+    hidden = scale_hidden(hidden, head, gain)
+    products = hidden @ weight.to(hidden.dtype).t()
+    if added is not None:
+        products = products + (added[0] @ added[1].t()).to(products.dtype)
+    return logits_of(products, weights, head.vocab_size)
 
 
 def logits_of(products: Tensor, weights: Weights, vocab_size: int) -> Tensor:

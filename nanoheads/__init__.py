@@ -1,6 +1,6 @@
 """nanoHeads as a library, for the models of others.
 
-    from nanoheads import GPT, GPTConfig, HEADS, Head, Targets, linear_loss, log_probs
+    from nanoheads import GPT, GPTConfig, HEADS, Head, Targets, causal_loss, linear_loss, log_probs
     from nanoheads.truth import Language
 
 Any output head's loss and distribution, the trunk, and a language of known truth. Nothing is imported before
@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .heads import HEADS, Head, Targets
-    from .heads.linear_loss import linear_loss, log_probs
+    from .heads import HEADS, Head, Targets, causal_loss, linear_loss, log_probs
     from .model import GPT, GPTConfig
 
 __version__ = "0.1.0"  # of the package too: pyproject.toml reads it here
 ROOMS = dict.fromkeys(("GPT", "GPTConfig"), "model")
-ROOMS |= dict.fromkeys(("linear_loss", "log_probs"), "heads.linear_loss")
-__all__ = ["GPT", "HEADS", "GPTConfig", "Head", "Targets", "linear_loss", "log_probs"]
+__all__ = ["GPT", "HEADS", "GPTConfig", "Head", "Targets", "causal_loss", "linear_loss", "log_probs"]
 
 if not (Path(__file__).parent / "heads").is_dir():
     __path__.append(str(Path(__file__).resolve().parents[1]))

@@ -15,8 +15,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heads import Head, OutputHead, Projection, Targets, chunked_loss, make_head, named_head, project
-from heads.linear_loss import linear_loss, log_probs
+from heads import (
+    Head,
+    OutputHead,
+    Projection,
+    Targets,
+    chunked_loss,
+    linear_loss,
+    log_probs,
+    make_head,
+    named_head,
+    project,
+)
 from tests.fixtures import VOCAB, chi_square, log
 
 V, C, K = 31, 7, 4  # odd on purpose; the embedding has 64 rows
@@ -121,24 +131,27 @@ def objective(loss):
     return formula
 
 
-def logits(vocab: int) -> Tensor:
+def logits(vocab: int) -> tuple[Tensor, list[str]]:
     """(N, V), float64, of float32 numbers: the largest first, last and in each place of the last 16, above
-    few rivals, some, and nearly all tokens; ties; far from 0."""
+    few rivals, some, and nearly all tokens; ties; far from 0. And what each row is, in words."""
     g = torch.Generator().manual_seed(vocab)
     normal = lambda: torch.randn(vocab, generator=g)
     last = range(max(0, vocab - (16 if vocab < 10_000 else 1)), vocab)
-    rows = []
+    rows, words = [], []
     for top in sorted({0, *last}):
         for spread in (1 / vocab, 1, 8)[: 2 if vocab > 1000 else 3]:
             row = spread * normal()
             row[top] = row.max() + 0.1
             rows.append(row)
+            words.append(f"{spread:.2g} * normal, the largest at {top}")
     ties = normal().round()
     ties[[0, vocab // 2, -1]] = ties.max()
     rows += [ties, 8 * normal()]
+    words += ["ties", "8 * normal"]
     if vocab < 1000:
         rows += [0 * normal(), 3 * normal() - 500, 3 * normal() + 500, 1e4 * normal()]
-    return torch.stack(rows).double()
+        words += ["all 0", "3 * normal - 500", "3 * normal + 500", "1e4 * normal"]
+    return torch.stack(rows).double(), words
 
 
 def labels(z: Tensor, head: Head) -> Targets:
@@ -153,12 +166,12 @@ def labels(z: Tensor, head: Head) -> Targets:
 def test_a_head_is_its_formula(name, args, formula, vocab):
     """By its methods, and by the path of training: there the hidden states are unit vectors and the weights
     the logits, so that the weights' gradient is the logits'."""
-    head, z = named_head(name, vocab, args).double(), logits(vocab)
+    head, (z, words) = named_head(name, vocab, args).double(), logits(vocab)
     near, error = dict(rtol=1e-8, atol=1e-9), 1e-8
     integral = name == "perturb_max" and args.get("noise") != "gumbel"
     if integral:
         near, error = dict(rtol=1e-5, atol=3e-5), 1e-4
-        z = z[:: 4 if vocab > 1000 else 1]  # it takes long
+        z, words = (rows[:: 4 if vocab > 1000 else 1] for rows in (z, words))  # it takes long
     n, y, x, scale = len(z), labels(z, head), z.clone().requires_grad_(), {}
     of = F.normalize(x, dim=0) * n**0.5 if head.cosine else x
     if head.reads_scale:
@@ -171,17 +184,24 @@ def test_a_head_is_its_formula(name, args, formula, vocab):
     (right,) = torch.autograd.grad((want * weights).sum(), x, retain_graph=head.cosine)
     want, y = want.detach() * weights, y._replace(weights=weights)
 
+    def check(what, got, want, rtol, atol):
+        """Of each row, (n, ...): the failure names the head, its variant and the logits."""
+        wrong = ~torch.isclose(got, want.detach(), rtol, atol, equal_nan=True).view(n, -1).all(1)
+        of_rows = sorted({word for word, bad in zip(words, wrong.tolist()) if bad})
+        assert not of_rows, f"{name} {args}, V = {vocab}: {what} is off for logits of {', '.join(of_rows)}"
+
     def check_gradient(got, error):
-        assert ((got - right).norm(dim=1) <= error * right.norm(dim=1) + 0.1 * error).all()
+        apart = (got - right).norm(dim=1) / (right.norm(dim=1) + 0.1)
+        check("the gradient", apart, torch.zeros_like(apart), 0, error)
 
     loss = head.loss(of, y) * weights
-    torch.testing.assert_close(loss.detach(), want, **near)
+    check("the loss", loss.detach(), want, **near)
     check_gradient(torch.autograd.grad(loss.sum(), x)[0], error)
     ours = head.log_probs(of).detach()
-    torch.testing.assert_close(ours.exp(), log_p.detach().exp(), **near)
-    torch.testing.assert_close(ours.exp().sum(1), torch.ones(n).double(), rtol=0, atol=1e-6)
+    check("p", ours.exp(), log_p.exp(), **near)
+    check("the sum of p", ours.exp().sum(1), torch.ones(n).double(), 0, 1e-6)
     if not head.sparse:
-        torch.testing.assert_close(ours[log_p > sure], log_p[log_p > sure].detach(), **near)
+        check("log p", ours.where(log_p > sure, 0), log_p.where(log_p > sure, 0), **near)
         assert ours.isfinite().all()
 
     low = dict(rtol=1e-5, atol=1e-4), 1e-3
@@ -192,7 +212,7 @@ def test_a_head_is_its_formula(name, args, formula, vocab):
         torch.testing.assert_close(total.double(), want.sum(), **digits)
         check_gradient(output.projection.weight.grad.t().double(), at_most)
         ours = head.log_probs(of.detach().to(dtype))
-        torch.testing.assert_close(ours.double().exp(), log_p.detach().exp(), **digits)
+        check(f"p in {dtype}", ours.double().exp(), log_p.exp(), **digits)
         assert head.sparse or ours.isfinite().all()
 
 

@@ -1,5 +1,6 @@
 """The heads of the core: the contract of tests/head_contract.py, and what holds for some of them."""
 
+import copy
 import math
 
 import numpy as np
@@ -263,6 +264,39 @@ def test_entmax_of_a_nan_is_nan(alpha):
     assert torch.equal(head.loss(z, Targets.single(torch.arange(5))).isnan(), bad)
 
 
+def tail_by_quadrature(z: np.ndarray, t: int) -> float:
+    """-log P[argmax_j (z_j + normal noise) = t]: trapezoids about the largest integrand, by scipy."""
+    special = pytest.importorskip("scipy.special")
+    others, (low, high) = np.delete(z, t), (z.min() - 9, z.max() + 9)
+    for points in (801, 801, 801, 801, 8001):
+        x = np.linspace(low, high, points)
+        log_f = special.log_ndtr(x[:, None] - others).sum(1) - (x - z[t]) ** 2 / 2 - math.log(2 * math.pi) / 2
+        near = x[log_f > log_f.max() - 60]
+        low, high = near.min() - (x[1] - x[0]), near.max() + (x[1] - x[0])
+    return -special.logsumexp(log_f) - math.log(x[1] - x[0])
+
+
+@pytest.mark.parametrize("dtype, error", [(torch.float64, 1e-5), (torch.float32, 1e-4)], ids=str)
+@pytest.mark.parametrize("vocab, spread", [(2, 0.0), (5, 3.0), (300, 0.0), (300, 8.0)])
+def test_the_tail_of_normal_noise(vocab, spread, dtype, error):
+    """Below p = 1e-20 loss and log p are the integral, and so is its gradient; with banned tokens."""
+    g, head = torch.Generator().manual_seed(vocab), HEADS["perturb_max"](vocab)
+    for depth in (12.0, 13.5, 16.0, 40.0, 160.0):
+        z = spread * torch.randn(1, vocab, generator=g, dtype=torch.float64)
+        z[0, 1] = z[0].max() - depth
+        want, y = tail_by_quadrature(z[0].numpy(), 1), Targets.single(torch.tensor([1]))
+        x = F.pad(z, (0, 3), value=-math.inf).to(dtype).requires_grad_()
+        loss = head.loss(x, y)
+        assert loss.item() == pytest.approx(want, rel=error)
+        assert head.log_probs(x.detach())[0, 1].item() == pytest.approx(-want, rel=error)
+        (grad,) = torch.autograd.grad(loss.sum(), x)
+        step = torch.zeros_like(z)
+        step[0, [0, 1]] = torch.tensor([1e-4, -1e-4], dtype=z.dtype)
+        apart = [tail_by_quadrature((z + sign * step)[0].numpy(), 1) for sign in (1, -1)]
+        assert (grad[0, 0] - grad[0, 1]).item() == pytest.approx((apart[0] - apart[1]) / 2e-4, rel=1e-3)
+        assert grad[0, vocab:].abs().max() < 1e-6
+
+
 # -----------------------------------------------------------------------------
 # The Bayesian projection
 
@@ -277,10 +311,10 @@ def test_bayesian_projection_draws_its_distribution():
 
 
 def test_bayesian_kl_is_torch_distributions():
-    """Its mean is the embedding itself."""
+    """Of the V rows of tokens, without the padding. Its mean is the embedding itself."""
     weight = nn.Parameter(torch.randn(64, C))
     oh = make_head("softmax", V, weight, bayesian=True)
-    q = torch.distributions.Normal(weight, oh.projection.bayes.weight_log_sigma.exp())
+    q = torch.distributions.Normal(weight[:V], oh.projection.bayes.weight_log_sigma[:V].exp())
     want = torch.distributions.kl_divergence(q, torch.distributions.Normal(0.0, 0.02)).sum()
     torch.testing.assert_close(oh.projection.kl(), want, rtol=1e-4, atol=0)
     assert [p is weight for p in oh.parameters()].count(True) == 1
@@ -339,6 +373,13 @@ def test_all_samples_are_softmax_and_scoring_is_whole():
     assert few[0] == few[1] != few[2]
     oh.eval()
     assert oh.loss(hidden, targets, torch.Generator())[0] == whole
+
+
+@pytest.mark.parametrize("name", ["softmax", "am_softmax"])
+def test_a_head_can_be_copied_after_a_loss_with_a_learned_gain(name):
+    oh = make_head(name, V, nn.Parameter(torch.randn(64, C)), gain=2.0, learn_gain=True)
+    oh.loss(torch.randn(4, C), random_targets(4))[0].backward()
+    assert copy.deepcopy(oh).gain == oh.gain
 
 
 def test_one_backward_only():

@@ -1,11 +1,11 @@
 """linear_loss and log_probs: the loss and the distribution of anybody's hidden states and weights."""
 
+import copy
 import math
 import re
 import runpy
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import heads
-from heads import HEADS, Targets
-from heads.linear_loss import linear_loss
+from heads import HEADS, Targets, linear_loss
 from tests.head_contract import REDUCTIONS, C, V, assert_equal, inputs, random, with_gradients
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "linear_loss.md"
@@ -190,13 +189,12 @@ def code(section: str, language: str = "python") -> str:
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Runs code of the page with these names; nanoheads is heads/ here, as in an installed package."""
-    library = SimpleNamespace(**vars(heads) | vars(heads.linear_loss))
-    monkeypatch.setitem(sys.modules, "nanoheads", library)
+    monkeypatch.setitem(sys.modules, "nanoheads", heads)
     path = tmp_path / "page.py"
 
     def run(code: str, **names: object) -> dict:
-        path.write_text(f"import torch\nfrom nanoheads import HEADS, linear_loss, log_probs\n{code}")
-        return runpy.run_path(str(path), names)
+        path.write_text(f"import torch\nimport torch.nn.functional as F\n{code}")
+        return runpy.run_path(str(path), dict(HEADS=HEADS, linear_loss=linear_loss) | names)
 
     return run
 
@@ -204,12 +202,58 @@ def run(tmp_path, monkeypatch):
 def test_the_page(run):
     (hidden, weight, bias), target = inputs(2)
     names = dict(hidden=hidden, weight=weight, bias=bias, target=target)
-    first = run(code("Any head's loss in your own model"), **names)
+    first = run(code("Any model"), **names)
     assert first["loss"] > 0 and first["log_p"].shape == (2, V)
     p_t = F.softmax(hidden @ weight.T, 1)[range(2), target]
     focal = run(code("A head of your own"), **names)["loss"]
     assert_equal([focal.detach()], [(-((1 - p_t) ** 2) * p_t.log()).mean().detach()])
     assert run(code("Labels of several tokens"), **names)["loss"] > 0
+
+
+def test_the_page_with_transformers(run, tmp_path):
+    """Each block of its section on a tiny GPT-2; a Trainer steps once for two micro-batches as for both."""
+    transformers = pytest.importorskip("transformers")
+    size = dict(vocab_size=V, n_embd=8, n_layer=1, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0)
+    size |= dict(attn_pdrop=0, embd_pdrop=0, resid_pdrop=0)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**size))
+    ids = torch.randint(1, V, (4, 6), generator=torch.Generator().manual_seed(2))
+    names = dict(model=model, input_ids=ids, labels=ids, attention_mask=torch.ones_like(ids), weights=ids / V)
+    got = run(code("A model of transformers"), **names)
+    assert (
+        got["entropy"].shape == (4, 5)
+        and got["text"].shape == (4, 11)
+        and got["accuracy"].dtype == torch.bool
+    )
+    trainer = run(code("In transformers' Trainer"))["HeadTrainer"]
+    labels = ids.clone()
+    labels[0, 2:] = -100  # micro-batches of different numbers of tokens
+    labels[:, 0] = -100  # which some versions of the Trainer count
+    want = copy.deepcopy(model)
+    heads.causal_loss(want, ids, labels, "entmax15").backward()
+    want = {k: p - 0.1 * p.grad for k, p in want.named_parameters()}
+    once = dict(max_steps=1, learning_rate=0.1, optim="sgd", lr_scheduler_type="constant", max_grad_norm=0)
+    quiet = dict(report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True, use_cpu=True)
+    halves = dict(per_device_train_batch_size=2, gradient_accumulation_steps=2)
+    arguments = transformers.TrainingArguments(str(tmp_path), **once, **quiet, **halves)
+    data = [dict(input_ids=x, labels=y) for x, y in zip(ids, labels)]
+    trainer(model=model, args=arguments, train_dataset=data).train()
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p, want[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "change, name",
+    [
+        (dict(weight=torch.zeros(C, V)), "transposed"),
+        (dict(target=torch.zeros(2, 3, dtype=torch.long)), "ids\\[:, 1:\\]"),
+        (dict(token_weights=torch.ones(3)), "token_weights"),
+        (dict(weight=nn.Embedding(V, C)), "Embedding"),
+    ],
+)
+def test_a_shape_says_what_was_expected(change, name):
+    (hidden, weight, _), ids = inputs(2, 4)
+    with pytest.raises(ValueError, match=name):
+        linear_loss(**dict(hidden=hidden, weight=weight, target=ids) | change)
 
 
 @pytest.mark.slow  # torch.compile takes seconds

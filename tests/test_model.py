@@ -185,7 +185,7 @@ def test_lowered_weights_are_what_autocast_computes_with():
     model, x = tiny(), tokens(2, T)
     lowered = copy.deepcopy(model)
     head = make_head("softmax", lowered.config.vocab_size, lowered.wte.weight)
-    LanguageModel(lowered, head).lower(torch.bfloat16)
+    LanguageModel(lowered, head).cast_linears(torch.bfloat16)
     assert lowered.h[0].mlp.c_fc.weight.dtype == torch.bfloat16
     assert lowered.wte.weight.dtype == lowered.ln_f.weight.dtype == torch.float32
     with torch.autocast("cpu", torch.bfloat16):

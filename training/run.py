@@ -232,7 +232,7 @@ def load_model(
     hub: bool = False,
 ) -> tuple[LanguageModel, Run]:
     """The model of a run (see `open_run`), in eval mode on `device`, for matrix products in `dtype` (see
-    LanguageModel.lower). UserError if its weights do not fit its configuration."""
+    LanguageModel.cast_linears). UserError if its weights do not fit its configuration."""
     run = open_run(path, which, hub)
     weights = run.weights()
     with reading(run.path):
@@ -244,7 +244,7 @@ def load_model(
             raise UserError(f"it has {stored:,} weights, its config.json means {expected:,} parameters")
         model = build(run.record)
     restore(model, weights, run.path)
-    model.lower(dtype)
+    model.cast_linears(dtype)
     return model.eval().requires_grad_(False).to(device), run
 
 

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import train
-from heads import make_head, named_head
-from heads.linear_loss import linear_loss
+from heads import linear_loss, make_head, named_head
 from labs.more_heads.heads import HEADS
 from tests.head_contract import *  # noqa: F403
 from tests.head_contract import (
