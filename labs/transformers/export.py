@@ -46,6 +46,7 @@ class ExportConfig:
     folder: str              # the new folder
     samples: Draws = 8       # weight draws of a Bayesian projection, stored in the folder
     seed: Seed = 1337        # of these draws: eval_diversity.py's and sample.py's with the same two options
+    gpt2: bool = False       # a GPT2LMHeadModel of any softmax, which trains on by softmax's own loss
     push: str = ""           # USER/NAME of the public model on the Hugging Face hub that the folder becomes
     private: bool = False    # one that its user alone sees
     dry_run: bool = False    # with --push: write the folder and print what would be sent
@@ -77,12 +78,13 @@ def push(folder: str | Path, name: str, private: bool = False) -> str:
     return f"{endpoint()}/{name}"
 
 
-def is_gpt2(model: LanguageModel) -> bool:
-    """Whether GPT-2 computes the model's distribution: one softmax of a plain projection, a tied one."""
+def is_gpt2(model: LanguageModel, any_loss: bool = False) -> bool:
+    """Whether GPT-2 computes the model's distribution and its training loss, or `any_loss`: one softmax of a
+    plain projection, a tied one."""
     trunk, head, projection = model.trunk, model.head.head, model.head.projection
     kept = Softmax.link, Softmax.log_probs
     plain_softmax = isinstance(head, Softmax) and (type(head).link, type(head).log_probs) == kept
-    plain_softmax &= not head.cosine
+    plain_softmax &= not head.cosine and (any_loss or type(head) is Softmax)
     plain = projection.bias is None and type(projection) is Projection
     tied = projection.weight is trunk.embedding
     return type(trunk) is GPT and plain_softmax and plain and tied
@@ -134,12 +136,17 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int, pad: str) -
 
 @torch.no_grad()
 def export(
-    path: str | Path, folder: str | Path, samples: int = 8, seed: int = 1337, home: str = "FOLDER"
+    path: str | Path,
+    folder: str | Path,
+    samples: int = 8,
+    seed: int = 1337,
+    gpt2: bool = False,
+    home: str = "FOLDER",
 ) -> None:
     """Writes a run's best checkpoint as a folder for transformers, see ExportConfig. `home`: where its card
     says that it is loaded from.
 
-    UserError if none can compute it: another trunk.
+    UserError if none can compute it: another trunk, or with `gpt2` another distribution than its softmax.
     """
     folder = Path(folder)
     if folder.exists():
@@ -148,7 +155,9 @@ def export(
     trunk, config = model.trunk, ckpt.record
     if not isinstance(trunk, GPT):
         raise UserError(f"{ckpt.path}: trunk = {config['trunk']!r} is not of GPT-2's kind")
-    tokenizer, aside, plain = tokenizer_of(ckpt), unfinished(folder), is_gpt2(model)
+    tokenizer, aside, plain = tokenizer_of(ckpt), unfinished(folder), is_gpt2(model, gpt2)
+    if gpt2 and not plain:
+        raise UserError(f"{ckpt.path}: no GPT2LMHeadModel has its distribution: leave out --gpt2")
     end, unused = special_tokens(tokenizer)
     pad = unused if plain else PAD
     with writing(aside, f"could not write {folder}"):
@@ -184,7 +193,7 @@ def main(argv: list[str]) -> int:
     c = read(ExportConfig, argv, __doc__)
     if c.push and not c.dry_run and not get_token():
         raise UserError("the hub takes a model with a token: run `hf auth login`, or set HF_TOKEN")
-    export(c.run, c.folder, c.samples, c.seed, c.push or "FOLDER")
+    export(c.run, c.folder, c.samples, c.seed, c.gpt2, c.push or "FOLDER")
     print(f"wrote {c.folder}")
     if c.dry_run:
         print(f"would send to {endpoint()}/{c.push}:", *size_lines(Path(c.folder)), sep="\n  ")

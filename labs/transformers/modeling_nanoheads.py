@@ -11,11 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import Cache as TheirCache
 from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
 from heads import Weights
 from model import GPT, Cache, build
+
+EPSILON = 1e-6  # of PPL_eps, which scores heads with exact zeros
+LEFT_BY_GENERATE = ("cache_position", "tokenizer")  # among the arguments of forward; both are done with
 
 
 class NanoHeadsConfig(PretrainedConfig):
@@ -46,6 +50,8 @@ class SharedEmbedding(torch.nn.Module):
 
 class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = NanoHeadsConfig
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
     drawn: Tensor  # (S, padded V, C)
 
     def __init__(self, config: NanoHeadsConfig):
@@ -54,6 +60,8 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
         if config.run.get("tied", True):
             setattr(self.trunk, "wte", SharedEmbedding(self.lm.head.projection))  # noqa: B010
         self.trunk.tied = False  # no sparse gradients, which train.py alone asks for
+        for block in self.trunk.h:  # transformers has its gradient checkpointing in this class
+            block.__class__ = type("Block", (GradientCheckpointingLayer, type(block)), {})
         places: Any = getattr(self.trunk, "wpe", None)
         if getattr(places, "sinusoidal", False):
             # stored with the weights, because transformers builds a model without data
@@ -112,8 +120,10 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
         position_ids        (B, T) place of each token; None: counted in attention_mask
         past_key_values     of the tokens before; made if `use_cache`, except by masked diffusion, which has
                             none. transformers 5.24 calls it `cache`
-        labels              (B, T), -100 where there is none: `loss` is the mean of -log p of those after the
-                            first, what the model is scored by, whatever its training minimised
+        labels              (B, T), -100 where there is none. In train() `loss` is the mean, over those after
+                            the first, of what the run's training minimised, and there are no logits. In
+                            eval() it is the mean of -log p; of a head with exact zeros that of
+                            -log((p + EPSILON) / (1 + V EPSILON)), which is finite: log PPL_eps
         logits_to_keep      how many of the last positions have logits, or which; 0: all
         num_items_in_batch  what the sum of the loss is divided by, as Trainer asks for
 
@@ -121,13 +131,17 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
         it and nothing behind: a language model whose probabilities are exact (Turok et al. 2026, arXiv
         2603.01367). Each of them takes a pass over a block.
 
-        ValueError for any other argument that is set, and if the text is longer than
-        config.max_position_embeddings.
+        ValueError for any other argument that is set, for a text longer than config.max_position_embeddings,
+        and for labels in train() where Bayesian weights are stored as draws.
         """
-        kwargs.pop("cache_position", None)  # version 4 counts what the cache knows
         asked = {"output_hidden_states": self.config.output_hidden_states} | kwargs
-        if input_ids is None or any(value is not None and value is not False for value in asked.values()):
-            raise ValueError(f"give input_ids, and none of {sorted(asked)}: this model has no answer to them")
+        names = [
+            k for k, v in asked.items() if k not in LEFT_BY_GENERATE and v is not None and v is not False
+        ]
+        if input_ids is None or names:
+            raise ValueError(f"give input_ids; this model has no answer to {names}")
+        if labels is not None and self.training and self.config.draws:
+            raise ValueError("labels in train(): Bayesian weights are stored as draws, which do not learn")
         past_key_values = cache if past_key_values is None else past_key_values
         if self.masked and past_key_values is not None:
             raise ValueError("masked diffusion reads its block anew for each token: give use_cache=False")
@@ -149,14 +163,34 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
                 "shorten the text"
             )
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        needed = keep if labels is None else slice(None)
         if self.masked:
-            hidden = self._before(input_ids, places, seen, places[:, keep])
+            hidden = self._before(input_ids, places, seen, places[:, needed])
         else:
-            hidden = self._hidden(input_ids, places, seen, past_key_values, past)[:, keep]
-        logits, loss = self._log_probs(hidden), None
-        if labels is not None:
-            loss = self.loss_function(logits, labels, self.config.vocab_size, num_items_in_batch)
-        return CausalLMOutputWithPast(loss, logits, past_key_values)  # the name of the third differs
+            hidden = self._hidden(input_ids, places, seen, past_key_values, past)[:, needed]
+        if labels is None:
+            # the name of the third differs
+            return CausalLMOutputWithPast(None, self._log_probs(hidden), past_key_values)
+        logits = None if self.training else self._log_probs(hidden)
+        total, count = self._loss(input_ids, labels, hidden, logits)
+        loss = total / (count if num_items_in_batch is None else num_items_in_batch)
+        return CausalLMOutputWithPast(loss, None if logits is None else logits[:, keep], past_key_values)
+
+    def _loss(
+        self, tokens: Tensor, labels: Tensor, hidden: Tensor, log_p: Tensor | None
+    ) -> tuple[Tensor, int]:
+        """(sum of the losses, number of labels that have one), see `labels`. `log_p` (B, T, V) None: what the
+        run's training minimised, of hidden states (B, T, C)."""
+        following, head = F.pad(labels, (0, 1), value=-100)[:, 1:], self.lm.head
+        has_loss = following != -100
+        if log_p is None:
+            targets = head.head.targets(tokens, following.masked_fill(~has_loss, -1)).kept()
+            noise = torch.Generator(hidden.device).manual_seed(int(torch.randint(2**62, ())))
+            return torch.compiler.disable(head.loss)(hidden, targets, noise)  # threads do its work
+        nll = F.nll_loss(log_p.flatten(0, 1), following.flatten(), reduction="none")[has_loss.flatten()]
+        if head.head.sparse:
+            nll = -torch.log((torch.exp(-nll) + EPSILON) / (1 + EPSILON * self.config.vocab_size))
+        return nll.sum(), len(nll)
 
     def _log_probs(self, hidden: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, V), a few rows at a time."""

@@ -44,8 +44,8 @@ def write_run(run: Path, tokens: Path, **changes) -> None:
     save(run / "best", model, RunConfig(**config), Progress(1), None, tokenizer)
 
 
-def loaded(folder: Path):
-    return AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+def loaded(folder: Path, **options):
+    return AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True, **options)
 
 
 def exported(at: Path, tokens: Path, **changes):

@@ -27,13 +27,14 @@ from data.tokenizers import (
 )
 from evaluate.decoding import Decoding
 from evaluate.metrics import bits_per_byte, perplexity
-from evaluate.scoring import score
+from evaluate.scoring import score, with_epsilon
 from evaluate.store import Store
 from labs.transformers import card, export
 from labs.transformers.tests.exports import cache_of_code, exported, loaded, ones, texts, write_run  # noqa: F401
 from sample import generate
 from tests.fixtures import VOCAB, synthetic_text
 from training.checkpoint import weights_digest
+from training.optimizer import make_optimizer
 
 HARNESS = Path(export.__file__).with_name("harness")
 ROWS = {
@@ -67,7 +68,8 @@ def test_logits_are_our_log_probs(row):
     got, want = theirs(x, labels=x), ours.log_probs(x, draws)
     log_p = got.logits.log_softmax(-1) if plain else got.logits
     torch.testing.assert_close(log_p.exp(), want.exp(), atol=1e-6, rtol=1e-4)
-    torch.testing.assert_close(got.loss, -want[:, :-1].gather(2, x[:, 1:, None]).mean())
+    scores = with_epsilon(want, VOCAB) if ours.head.head.sparse else want
+    torch.testing.assert_close(got.loss, -scores[:, :-1].gather(2, x[:, 1:, None]).mean())
     assert theirs(x, logits_to_keep=2).logits.shape == (3, 2, VOCAB) and got.logits.dtype == torch.float32
     in_fours = theirs(x, labels=x, num_items_in_batch=4).loss  # as Trainer asks for it
     torch.testing.assert_close(in_fours, got.loss * x[:, 1:].numel() / 4)
@@ -103,6 +105,77 @@ def test_greedy_text_is_ours(row):
     padded = pad(x, (3, 0), value=tokenizer.pad_token_id)
     got = theirs.generate(padded, attention_mask=pad(ones(x), (3, 0)), max_new_tokens=6, **how)
     assert torch.equal(got[:, 7:], want)
+
+
+def test_text_ends_at_a_stop_string(row):
+    """generate leaves its tokenizer among the model's arguments; it heals prompts with it, too."""
+    folder, theirs, *_ = row
+    tokenizer, x = AutoTokenizer.from_pretrained(folder), texts(1, 4)
+    a, b = (tokenizer.convert_tokens_to_ids(letter) for letter in "ab")
+    how = dict(max_new_tokens=6, tokenizer=tokenizer, do_sample=False)
+    only = lambda _, ids: [b if len(ids) < 6 else a]
+    text = theirs.generate(x, stop_strings=["a"], prefix_allowed_tokens_fn=only, **how)
+    assert text[0, 4:].tolist() == [b, b, a]
+    prompt = tokenizer("the th", return_tensors="pt")["input_ids"]
+    assert theirs.generate(prompt, token_healing=True, **how).shape == (1, prompt.shape[1] + 6)
+
+
+HEADS_TO_TRAIN = ["softmax", "label_smoothing", "sigmoid", "gs_softmax_f1", "entmax15", "taylor"]
+
+
+@pytest.mark.parametrize("head", HEADS_TO_TRAIN)
+def test_a_step_of_the_trainer_is_ours(head, token_folder, tmp_path):
+    """In two micro-batches of unlike numbers of labels, each layer computed again in the backward pass."""
+    pytest.importorskip("accelerate")
+    from transformers import Trainer, TrainingArguments
+
+    folder, _, ours, _ = exported(tmp_path, token_folder, head=head, gain=2.0, tied=head != "softmax")
+    theirs = loaded(folder, attn_implementation="sdpa")
+    x = texts(4, 16)
+    labels = x.clone()
+    labels[:, 0] = labels[1, 5:] = labels[3, 2:4] = -100
+    rows = [{"input_ids": tokens, "labels": following} for tokens, following in zip(x, labels)]
+    how = dict(max_steps=1, per_device_train_batch_size=2, gradient_accumulation_steps=2, report_to=[])
+    how |= dict(gradient_checkpointing=True, max_grad_norm=1.0, use_cpu=True)
+    args = TrainingArguments(tmp_path / "out", save_strategy="no", disable_tqdm=True, **how)
+    make = lambda model: make_optimizer(model, "adamw", 1e-3, (0.9, 0.99), 0.1)
+    trainer = Trainer(theirs, args, train_dataset=rows, eval_dataset=rows, optimizers=(make(theirs.lm), None))
+    trainer.create_scheduler = lambda *_, **__: None
+    trainer.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(trainer.optimizer, 1.0)
+    want = scored(ours, x, labels)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(want, abs=1e-5)
+    minimised = trainer.train().training_loss
+
+    optimizer = make(ours.train().requires_grad_(True))
+    targets = pad(labels, (0, 1), value=-100)[:, 1:]
+    total, count = ours(x, targets.masked_fill(targets == -100, -1))
+    (total / count).backward()
+    torch.nn.utils.clip_grad_norm_(ours.parameters(), 1.0)
+    optimizer.step()
+    assert minimised == pytest.approx((total / count).item(), abs=1e-5)
+    trained = dict(theirs.lm.named_parameters())
+    for name, p in ours.named_parameters():
+        other = trained.get(name, theirs.lm.head.projection.weight)  # a tied one has one name there
+        torch.testing.assert_close(other, p, atol=1e-5, rtol=0)
+
+
+def scored(model, x, labels):
+    """Mean of -log p, in float64, or of what PPL_eps has in its place where p has exact zeros."""
+    targets = pad(labels, (0, 1), value=-100)[:, 1:]
+    log_p = model.log_probs(x)[targets >= 0].gather(1, targets[targets >= 0][:, None]).double()
+    return -(with_epsilon(log_p, VOCAB) if model.head.head.sparse else log_p).mean().item()
+
+
+def test_draws_do_not_train(token_folder, tmp_path):
+    theirs = exported(tmp_path, token_folder, **ROWS["bayesian"])[1]
+    with pytest.raises(ValueError, match="train"):
+        theirs.train()(texts(1, 4), labels=texts(1, 4))
+
+
+def test_gpt2_computes_a_softmax_whatever_its_loss_was(token_folder, tmp_path):
+    write_run(tmp_path / "run", token_folder, head="label_smoothing")
+    assert export.main([str(tmp_path / "run"), str(tmp_path / "hf"), "--gpt2"]) == 0
+    assert isinstance(loaded(tmp_path / "hf"), GPT2LMHeadModel)
 
 
 @torch.no_grad()
