@@ -9,6 +9,7 @@ import shutil
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,16 +164,16 @@ def measure_runs(
     fields  of each subject by its name: its row, overlay and seed, where a table knows them better
     """
     kept, out = kept_rows(store, measure, session.settings), []
-    names = [subject.name for subject in session.subjects]
+    names = [*(subject.name for subject in session.subjects), *session.reference_names]
     # files have these names
-    others = kept.keys() - {*names, *session.reference_names}
-    check_apart([*session.reference_names, *others, *names])
+    check_apart([*(kept.keys() - {*names}), *names])
     common = common_fields(measure, session.settings)
+    still_alike = partial(kept_rows, store, measure, session.settings)  # another process may write there, too
     references = [row for row in kept.values() if row.get("reference")]
     lacking = {*session.reference_names} - {row["name"] for row in references}
     if lacking or not all(map(session.whole, references)):
         references = [{**common, "reference": True, **row} for row in session.references()]
-        store.put(references)
+        store.put(references, still_alike)
     for subject in session.subjects:
         row, identity = kept.get(subject.name), subject.identity()
         if row is not None and unchanged(row, identity) and session.whole(row):
@@ -186,9 +187,18 @@ def measure_runs(
                 row["problem"] = error.reason
             if weights_digest(subject.ckpt.path) != subject.sha256:
                 raise UserError(f"{subject.path} has changed since this table was begun: begin it again")
-            store.put([row])
+            store.put([row], still_alike)
         out.append(row)
     return [*out, *references]
+
+
+def in_order(store: Store, measure: Measure, names: Sequence[str]) -> list[Row]:
+    """What a table of the store shows, in the order `names` if all of its rows are among them. Else the order
+    stays, with new rows last: the first row is the one that the others are compared with."""
+    rows = table_rows(store, measure)
+    if all(row["name"] in names for row in rows if not row.get("reference")):
+        store.order(measure.name, names)
+    return table_rows(store, measure)
 
 
 def exit_code(rows: Iterable[Row]) -> int:
@@ -227,7 +237,7 @@ def evaluate(measure: Measure, c: Any) -> int:
     """Measures the runs that `c` names: stored at its `out`, and shown; the exit code."""
     store = Store.beside(c.out)
     rows = measure_runs(measure, measure.session(c), store)
-    store.put(rows)  # first in the file, in the order in which they are asked for
+    shown = in_order(store, measure, [row["name"] for row in rows])
     figures.form = getattr(c, "figures", "png")  # a measure that draws has the flag
-    show(measure, store, table_rows(store, measure) if c.out else rows, Path(c.out))
+    show(measure, store, shown or rows, Path(c.out))
     return exit_code(rows)

@@ -86,7 +86,8 @@ class TableConfig:
     # the search of each row's own settings
     search: bool = False                            # searches, in place of making the table
     tuned: bool = False                             # the table: each row at its best point of the search
-    tuning: str = ""                                # the file with the trials; empty: the table's own
+    tuning: str = ""                                # the file with the trials; empty: the table's own, or
+    #                                                 results/NAME.jsonl here where that has no trials
     space: Space = field(default_factory=lambda: {"learning_rate": [1e-3, 8e-3], "gain": [0.5, 16]})
     #                                                 key -> [lowest, highest], on a log scale
     own_space: dict[str, Space] = field(default_factory=dict)   # row -> what is searched for it alone

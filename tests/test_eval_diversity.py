@@ -238,9 +238,9 @@ def test_unchanged_rows_are_kept(table, trained, sig, no_work):
 
 
 def test_only_what_is_new_or_changed_is_done(table, trained, variant, monkeypatch):
-    seen = capture(monkeypatch)
+    seen, there = capture(monkeypatch), rows(table)
     assert main([str(trained), f"third={trained}/last", *SMALL, f"--out={table}"]) == 0
-    assert len(seen) == 8 and list(rows(table)) == ["baseline", "third", *REFERENCES, "bayes_sig_gpt-tiny"]
+    assert len(seen) == 8 and list(rows(table)) == [*there, "third"]
     third = rows(table)["third"]
     assert (third["row"], third["training"]["name"], third["checkpoint"]) == (
         "third",
@@ -282,6 +282,22 @@ def test_a_run_that_is_stopped_goes_on(trained, sig, tmp_path, monkeypatch, hone
     assert {k: r["nll"] for k, r in rows(out).items() if k in rows(honest) and "nll" in r} == {
         k: r["nll"] for k, r in rows(honest).items() if "nll" in r
     }
+
+
+def test_two_tables_of_other_settings_that_are_begun_at_once(trained, tmp_path, monkeypatch):
+    """The second one to store a row is refused."""
+    real, out = TextSession.references, tmp_path / "t"
+
+    def meanwhile(self):
+        monkeypatch.undo()
+        assert main([f"b={trained}", *SMALL, "--temperature=0.5", f"--out={out}"]) == 0
+        return real(self)
+
+    monkeypatch.setattr(TextSession, "references", meanwhile)
+    with pytest.raises(ValueError, match="temperature"):
+        main([f"a={trained}", *SMALL, f"--out={out}"])
+    assert list(rows(out)) == ["b", *REFERENCES]
+    assert {r["settings"]["temperature"] for r in rows(out).values()} == {0.5}
 
 
 # ---- degenerate models -------------------------------------------------------------------------------------

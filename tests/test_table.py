@@ -169,6 +169,8 @@ def test_a_whole_table_and_again(whole, capsys, monkeypatch):
     shown = Path("results/mini.md").read_text()
     mean = (first["ppl_tok"] + there[NAMES[2]]["ppl_tok"]) / 2
     assert f"{mean:.2f} ± " in shown and capsys.readouterr().out.count(shown.splitlines()[2]) == 1
+    assert make(rows=["smooth_gpt"], seeds=[2]) == 0  # fewer rows than the page has
+    assert Path("results/mini.md").read_text() == shown and list(rows()) == list(there)
     shutil.rmtree("out/smooth_gpt-mini-2")
     with monkeypatch.context() as m:  # a formula was edited: of runs with a folder and without
         digest = heads.head_digest
@@ -317,6 +319,8 @@ def test_what_does_not_belong_together_is_refused(whole, token_folder, tmp_path,
         ("split", dict(evaluate=f"--texts=6 --prompt_tokens=6 --new_tokens=30 --data={token_folder}")),
         ("new_tokens", dict(evaluate="")),
         ("block_size", dict(rows=["baseline", "smooth_gpt --block_size=48"])),
+        ("--seed", dict(rows=["baseline --seed=5"])),
+        ("smoth_gpt", dict(own_space={"smoth_gpt": {"head_args.eps": [0.1, 0.2]}})),
     ):
         with pytest.raises(ValueError, match=key):
             make(**change)
@@ -331,6 +335,8 @@ def test_what_does_not_belong_together_is_refused(whole, token_folder, tmp_path,
     Path("file").touch()
     with pytest.raises(OSError, match="file"):
         make(results="file")
+    with pytest.raises(ValueError, match="--measure"):
+        table.main(["out/baseline-mini-1"])
     assert len(trained) == 1
 
 
