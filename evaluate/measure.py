@@ -83,6 +83,16 @@ class NamedRun(NamedTuple):
     ckpt: Run
     sha256: str  # of these
 
+    @property
+    def stopped(self) -> int | None:
+        """The step that its training has come to, if there is more to do. None if it is over, or if nobody
+        knows: of a checkpoint that stands by itself, or of a model of another program."""
+        last = self.ckpt.path.with_name("last")
+        if self.ckpt.foreign or self.ckpt.path.name not in ("best", "last") or not last.is_dir():
+            return None
+        step = Run(last).progress.step
+        return step if step < self.ckpt.record["max_steps"] else None
+
     def identity(self) -> Row:
         """The fields that make it the same one: digests and its whole configuration."""
         weights = {"weights_sha256": self.sha256}
@@ -94,6 +104,7 @@ class NamedRun(NamedTuple):
         known = self.name == c["name"] and c.get("row")  # under another name it is asked to stand by itself
         fields = {"row": known or self.name, "overlay": c.get("overlay", "") if known else ""}
         fields |= {"seed": c.get("seed"), "checkpoint": str(self.path)}
+        fields |= {} if self.stopped is None else {"stopped": self.stopped}
         return fields | ({} if self.ckpt.foreign else {"step": self.ckpt.progress.step, **spent(self.ckpt)})
 
 
@@ -176,7 +187,8 @@ def measure_runs(
         store.put(references, still_alike)
     for subject in session.subjects:
         row, identity = kept.get(subject.name), subject.identity()
-        if row is not None and unchanged(row, identity) and session.whole(row):
+        same = row is not None and unchanged(row, identity) and row.get("stopped") == subject.stopped
+        if row is not None and same and session.whole(row):
             print(f"{subject.name}: kept from {store.path}", file=sys.stderr)
         else:
             row = {**common, "name": subject.name, **subject.facts(), **(fields or {}).get(subject.name, {})}
