@@ -148,7 +148,6 @@ def table(c: TableConfig, store: Store) -> int:
     still_alike = partial(kept_rows, store, measure, settings)
     store.put([{**common_fields(measure, settings), **row} for row in diverged], still_alike)
     code = exit_code([*new, *diverged])
-    figures.form = c.figures
     shown = in_order(store, measure, [job.out.name for job in jobs])
     show_table(c, store, measure, shown, pace)
     return code
@@ -161,13 +160,14 @@ def show_table(
     tuned one also the ratios to its first row."""
     out = Path(c.results) / c.name
     note_changed_heads(rows)
-    show(measure, store, rows, out)
+    show(measure, store, rows, out, c.figures, c.columns, c.about.get(c.name, ""))
     names = {name_of(row) for row in c.rows} | {row.get("row") for row in rows}
     known = trials_in(search.trials_store(c, store)) if c.tuned else []
     trials = [t for t in known if t["row"] in names and t["trial"] < c.trials]
     if trials and (found := ratios.compare(rows, trials)).best:
+        drawn = figures.write(ratios.forest(found), beside(out, ".ratios"), c.figures)
         view = ratios.view(found, ratios.costs(rows, found.first, pace))
-        print("", view.markdown, *figures.write(ratios.forest(found), beside(out, ".ratios")), sep="\n")
+        print("", view.markdown, *drawn, sep="\n")
         view.write(beside(out, ".ratios"))
 
 

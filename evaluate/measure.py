@@ -18,7 +18,6 @@ from common.errors import UserError, reading
 from common.files import beside
 from common.places import commit, versions
 from config.defaults import TrainConfig
-from evaluate import figures
 from evaluate.names import check_apart, named_path
 from evaluate.settings import other_settings
 from evaluate.store import Row, Store
@@ -70,8 +69,8 @@ class Measure(ABC):
     def view(self, rows: list[Row]) -> View:
         """The table, made of rows alone."""
 
-    def draw(self, rows: list[Row], out: Path) -> list[Path]:
-        """The files of the table's figures, whose names begin with OUT."""
+    def draw(self, rows: list[Row], out: Path, form: str) -> list[Path]:
+        """The files of the table's figures, whose names begin with OUT; `form`: png or pdf."""
         return []
 
 
@@ -229,16 +228,30 @@ def table_rows(store: Store, measure: Measure) -> list[Row]:
     return sorted(rows, key=lambda row: bool(row.get("reference")))
 
 
-def show(measure: Measure, store: Store, rows: list[Row], out: Path) -> None:
+def show(
+    measure: Measure,
+    store: Store,
+    rows: list[Row],
+    out: Path,
+    form: str = "png",
+    columns: str = "",
+    about: str = "",
+) -> None:
     """Prints the table of `rows`, and writes its views beside OUT, with the figures of the measure's own.
 
     In a file of several measures the text measure's views have that name, the others OUT.MEASURE.
+
+    form     of the figures, png or pdf
+    columns  that the table is to have, see `View.only`; "": all
+    about    what the page opens with
     """
     if measure.name != "text" and {*store.measures()} - {measure.name, "search"}:
         out = beside(out, f".{measure.name}")
     with reading(store.path or out):
         made = measure.view(rows)
-        files = measure.draw(rows, out) if store.path else []
+        files = measure.draw(rows, out, form) if store.path else []
+    made = made.only(columns) if columns else made
+    made = made._replace(parts=[about, *made.parts])
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     print(made.fitting(width).markdown, *left_out(store, measure), *files, sep="\n")
     if store.path:
@@ -250,6 +263,7 @@ def evaluate(measure: Measure, c: Any) -> int:
     store = Store.beside(c.out)
     rows = measure_runs(measure, measure.session(c), store)
     shown = in_order(store, measure, [row["name"] for row in rows])
-    figures.form = getattr(c, "figures", "png")  # a measure that draws has the flag
-    show(measure, store, shown or rows, Path(c.out))
+    # a measure that draws has the one flag, one whose table can be cut the other
+    flags = {"form": getattr(c, "figures", "png"), "columns": getattr(c, "columns", "")}
+    show(measure, store, shown or rows, Path(c.out), **flags)
     return exit_code(rows)

@@ -44,6 +44,7 @@ class TextConfig(Decoding):
     # the table
     out: str = ""                   # writes OUT.jsonl, its views OUT.md, .csv and .tex (LaTeX, booktabs),
     #                                 and OUT.samples/; rows of unchanged checkpoints in it are kept
+    columns: str = ""               # of the table, by their keys: ppl_eps,self_bleu; empty: all
     texts_kept: Natural = 12        # texts of each row in OUT.samples; 0: all
     halves: AtLeast2 = 200          # random halves of the references' texts, for their intervals
     # machine
@@ -100,6 +101,8 @@ class TableConfig:
     evaluate: str = ""                              # flags of the measure: table.py --measure=NAME --help
     runs: str = "out"                               # folder of the runs
     results: str = "results"                        # folder of the table
+    columns: str = ""                               # of the table, by their keys; empty: all
+    about: dict[str, str] = field(default_factory=dict)     # name of a table -> what its page opens with
     figures: Literal["png", "pdf"] = "png"          # what its figures are written as; a PDF is vectors
     # fmt: on
 

@@ -55,7 +55,7 @@ class TextSession(Session):
         """The columns that every run has on these data; what it has spent is no measurement."""
         split, validation, s = self.data.split, self.data.validation, self.s
         known = PAPER if s.protocol == "paper" else (*HONEST, *(TRUTH if self.data.truth else ()))
-        some = {"ppl_word": split.words, "bits_per_byte": split.bytes, "short_texts": s.words}
+        some: dict[str, Any] = {"ppl_word": split.words, "bits_per_byte": split.bytes, "short_texts": s.words}
         some |= {"ece_fitted": validation, "ppl_fitted": validation, "self_bleu_sd": s.loops > 1}
         some |= dict.fromkeys(("compression", "steps", "train_tokens", "teacher_tokens"))
         return {column.key for column in known if some.get(column.key, True)}

@@ -238,6 +238,20 @@ def test_unchanged_rows_are_kept(table, trained, sig, no_work):
     assert same(rows(table), there)
 
 
+def test_a_table_of_chosen_columns(table, trained, sig, no_work):
+    whole, argv = table.with_suffix(".csv").read_text(), [str(trained), str(sig), *SMALL, f"--out={table}"]
+    assert main([*argv, "--columns=self_bleu,ppl_eps"]) == 0
+    head, _, first = table.with_suffix(".md").read_text().splitlines()[:3]
+    assert [cell.strip() for cell in head.split("|")[1:-1]] == ["", "Self-BLEU", "PPL_eps"]
+    assert f"{rows(table)['baseline']['ppl_eps']:.2f}" in first.split("|")[3]
+    assert " & Self-BLEU & PPL\\_eps \\\\" in table.with_suffix(".tex").read_text()
+    keys = table.with_suffix(".csv").read_text().splitlines()[0].split(",")
+    assert {"self_bleu", "ppl_eps"} < {*keys} < {*whole.splitlines()[0].split(",")} and "zipf" not in keys
+    assert "Zipf" not in table.with_suffix(".md").read_text()
+    with pytest.raises(ValueError, match="nope"):
+        main([*argv, "--columns=nope"])
+
+
 def test_a_new_column_is_measured_in_kept_rows(table, trained, sig, monkeypatch):
     numbers, before = TemperedCalibration.numbers, rows(table)
     monkeypatch.setattr(TemperedCalibration, "numbers", lambda self: numbers(self) | {"mine": 7.0})

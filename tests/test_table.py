@@ -171,6 +171,11 @@ def test_a_whole_table_and_again(whole, capsys, monkeypatch):
     assert f"{mean:.2f} ± " in shown and capsys.readouterr().out.count(shown.splitlines()[2]) == 1
     assert make(rows=["smooth_gpt"], seeds=[2]) == 0  # fewer rows than the page has
     assert Path("results/mini.md").read_text() == shown and list(rows()) == list(there)
+    about = {"mini": "# Two heads", "other": "# Others"}
+    assert make("--columns=ppl_tok", about=about) == 0
+    page = Path("results/mini.md").read_text()
+    assert page.startswith("# Two heads\n\n|") and f"{mean:.2f} ± " in page and "Zipf" not in page
+    assert make() == 0 and Path("results/mini.md").read_text() == shown
     shutil.rmtree("out/smooth_gpt-mini-2")
     with monkeypatch.context() as m:  # a formula was edited: of runs with a folder and without
         digest = heads.head_digest
