@@ -13,6 +13,7 @@ import pytest
 
 import heads
 import table
+from common import places
 from common.config import read
 from config.defaults import TrainConfig
 from data.corpus import prepared
@@ -310,6 +311,16 @@ def test_a_table_is_of_the_last_steps(whole):
     assert steps[0] < steps[1] == row["step"] == 6
     assert row["weights_sha256"] == checkpoint.weights_digest(run / "last")
     assert rows()["stop_gradient-mini-1"]["training"]["init_weights"] == row["weights_sha256"]
+
+
+def test_two_labs_of_one_name_are_an_error(tmp_path, monkeypatch):
+    """One would take the other's place."""
+    for lab in ("a", "b"):
+        (tmp_path / f"labs/{lab}/same").mkdir(parents=True)
+        (tmp_path / f"labs/{lab}/same/measure.py").touch()
+    monkeypatch.setattr(places, "CODE", tmp_path)
+    with pytest.raises(ValueError, match=r"labs\.a\.same\.measure and labs\.b\.same\.measure"):
+        places.modules.__wrapped__("measure")
 
 
 # ---- refusals, before any training -------------------------------------------------------------------------
