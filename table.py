@@ -160,7 +160,7 @@ def show_table(
     tuned one also the ratios to its first row."""
     out = Path(c.results) / c.name
     note_changed_heads(rows)
-    show(measure, store, rows, out, c.figures, c.columns, c.about.get(c.name, ""))
+    show(measure, store, rows, out, c)
     names = {name_of(row) for row in c.rows} | {row.get("row") for row in rows}
     known = trials_in(search.trials_store(c, store)) if c.tuned else []
     trials = [t for t in known if t["row"] in names and t["trial"] < c.trials]

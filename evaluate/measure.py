@@ -228,29 +228,21 @@ def table_rows(store: Store, measure: Measure) -> list[Row]:
     return sorted(rows, key=lambda row: bool(row.get("reference")))
 
 
-def show(
-    measure: Measure,
-    store: Store,
-    rows: list[Row],
-    out: Path,
-    form: str = "png",
-    columns: str = "",
-    about: str = "",
-) -> None:
+def show(measure: Measure, store: Store, rows: list[Row], out: Path, c: Any) -> None:
     """Prints the table of `rows`, and writes its views beside OUT, with the figures of the measure's own.
 
-    In a file of several measures the text measure's views have that name, the others OUT.MEASURE.
-
-    form     of the figures, png or pdf
-    columns  that the table is to have, see `View.only`; "": all
-    about    what the page opens with
+    In a file of several measures the text measure's views have that name, the others OUT.MEASURE. `c`: the
+    program's configuration, which may have `figures` (png or pdf), `columns` (see View.only) and `about`,
+    what the page of a name opens with.
     """
+    about = getattr(c, "about", {}).get(out.name, "")
     if measure.name != "text" and {*store.measures()} - {measure.name, "search"}:
         out = beside(out, f".{measure.name}")
     with reading(store.path or out):
         made = measure.view(rows)
-        files = measure.draw(rows, out, form) if store.path else []
-    made = made.only(columns) if columns else made
+        files = measure.draw(rows, out, getattr(c, "figures", "png")) if store.path else []
+    if columns := getattr(c, "columns", ""):
+        made = made.only(columns)
     made = made._replace(parts=[about, *made.parts])
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     print(made.fitting(width).markdown, *left_out(store, measure), *files, sep="\n")
@@ -263,7 +255,5 @@ def evaluate(measure: Measure, c: Any) -> int:
     store = Store.beside(c.out)
     rows = measure_runs(measure, measure.session(c), store)
     shown = in_order(store, measure, [row["name"] for row in rows])
-    # a measure that draws has the one flag, one whose table can be cut the other
-    flags = {"form": getattr(c, "figures", "png"), "columns": getattr(c, "columns", "")}
-    show(measure, store, shown or rows, Path(c.out), **flags)
+    show(measure, store, shown or rows, Path(c.out), c)
     return exit_code(rows)
