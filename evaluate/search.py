@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # importing it takes seconds
 
 Point = dict[str, float]  # setting -> value
 NAME, DEFINITION = "search", 1
+NEVER = 10**9  # steps between evaluations of a trial: there is one at its end
 TRIAL = {"row": str, "trial": Natural, "point": dict[str, float], "vocab_size": Positive, "training": dict}
 
 
@@ -52,7 +53,7 @@ def points(space: Space, count: int) -> list[Point]:
     if not space:
         return [{}] * count
     lowest = {key: low for key, (low, _) in space.items()}  # a trial tells the sampler of the space
-    return asked(space, lambda: QMCSampler(scramble=True, seed=0), [(lowest, 0.0)], count)
+    return ask_optuna(space, lambda: QMCSampler(scramble=True, seed=0), [(lowest, 0.0)], count)
 
 
 def propose(space: Space, trials: list[Row]) -> Point:
@@ -64,11 +65,11 @@ def propose(space: Space, trials: list[Row]) -> Point:
 
     within = [{key: trial["point"][key] for key in space} for trial in trials]
     known = [*zip(within, losses(trials))]
-    (point,) = asked(space, lambda: GPSampler(seed=0, n_startup_trials=1), known, 1)
+    (point,) = ask_optuna(space, lambda: GPSampler(seed=0, n_startup_trials=1), known, 1)
     return point if point not in within else points(space, len(trials) + 1)[-1]
 
 
-def asked(
+def ask_optuna(
     space: Space, sampler: Callable[[], "BaseSampler"], known: Iterable[tuple[Point, float]], count: int
 ) -> list[Point]:
     """The points that Optuna's sampler asks for after the `known` ones and their losses, to three digits."""
@@ -83,12 +84,10 @@ def asked(
     for point, loss in known:
         study.add_trial(optuna.trial.create_trial(params=point, distributions=limits, value=loss))
     exact = [study.ask(limits).params for _ in range(count)]
-    return [{key: rounded(point[key], *space[key]) for key in space} for point in exact]
-
-
-def rounded(value: float, low: float, high: float) -> float:
-    """To three digits, and within the limits."""
-    return min(max(float(f"{value:.3g}"), low), high)
+    return [
+        {key: min(max(float(f"{point[key]:.3g}"), low), high) for key, (low, high) in space.items()}
+        for point in exact
+    ]
 
 
 def flags_of(point: Point, fixed: set[str]) -> list[str]:
@@ -406,9 +405,6 @@ class Search:
             what = ", ".join(missing)
             raise UserError(f"{self.store.path} has no best point yet of {what}: --search makes them")
         return found
-
-
-NEVER = 10**9  # steps between evaluations: there is one at the end
 
 
 def evaluated_at(c: Mapping[str, Any]) -> list[int]:
