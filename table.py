@@ -204,7 +204,7 @@ def main(argv: list[str]) -> int:
         measure = find_measure(asked.measure)  # of runs, with flags of its own
         return evaluate(measure, read_settings(measure.config, rest, __doc__))
     if run := next((a for a in rest if not a.startswith("-") and Path(a).is_dir()), ""):
-        raise UserError(f"{run} is a run: give --measure=NAME, or python eval_diversity.py {run}")
+        raise UserError(f"{run} is a folder: of runs give --measure=NAME, or python eval_diversity.py {run}")
     c = read(TableConfig, argv, __doc__)
     if c.search and "--tuned" in argv:
         raise UserError("tuned: --search makes the trials; the table at their best points is another command")
