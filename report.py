@@ -19,7 +19,8 @@ from typing import Literal
 
 from common.config import Dtype, Natural, Positive, Seed, cli, read
 from common.device import choose_dtype, get_device
-from common.files import beside, check_writable, replacing
+from common.errors import UserError
+from common.files import beside, check_writable, real_path, replacing
 from common.places import called
 from data.corpus import tokenizer_of
 from evaluate.checks import check_comparable, check_text, open_split
@@ -75,7 +76,9 @@ def examine_runs(c: ReportConfig, runs: list[NamedRun], tables: list[Path]) -> R
 
 def main(argv: list[str]) -> int:
     c = read(ReportConfig, argv, __doc__)
-    out = Path(c.out)
+    out = real_path(c.out)  # a link stays one
+    if out.exists() and not out.is_file():  # a device would become a file
+        raise UserError(f"out = {c.out!r} is there, and no file")
     check_writable(out)
     paths = {argument: table_path(Path(argument).expanduser()) for argument in c.shown}
     names = [path for path in paths.values() if path]

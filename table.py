@@ -22,6 +22,7 @@ import argparse
 import shlex
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,10 @@ from evaluate.measure import (
     common_fields,
     evaluate,
     exit_code,
+    in_order,
     kept_rows,
     measure_runs,
     show,
-    table_rows,
 )
 from evaluate.names import check_apart
 from evaluate.search import Search, trials_in
@@ -63,7 +64,9 @@ from training import checkpoint
 
 def jobs_of(c: TableConfig, store: Store) -> list[Job]:
     """Each row with each seed. UserError for a row that cannot be, or is there twice."""
-    trials = Search(c, Store(Path(c.tuning)) if c.tuning else store)
+    trials = Search(c, search.trials_store(c, store) if c.tuned else store)
+    if c.tuned and not c.tuning and trials.store is not store:
+        print(f"at the best points of {trials.store.path}", file=sys.stderr)
     points = trials.best_points() if c.tuned else {name: [] for name in trials.names}
     jobs = []
     for seed in c.seeds:
@@ -142,14 +145,10 @@ def table(c: TableConfig, store: Store) -> int:
 
     if not trained and kept:
         settings = next(iter(kept.values()))["settings"]
-    store.put([{**common_fields(measure, settings), **row} for row in diverged])
-    rows = {row["name"]: row for row in table_rows(store, measure)}
-    over = [job.out.name for job in jobs if job.out.name in (*results, *without)]
-    shown = [rows[name] for name in over if name in rows]
-    shown += [row for row in rows.values() if row.get("reference")]
-    store.put(shown)  # first in the file, in the order of the table
+    still_alike = partial(kept_rows, store, measure, settings)
+    store.put([{**common_fields(measure, settings), **row} for row in diverged], still_alike)
     code = exit_code([*new, *diverged])
-    figures.form = c.figures
+    shown = in_order(store, measure, [job.out.name for job in jobs])
     show_table(c, store, measure, shown, pace)
     return code
 
@@ -157,16 +156,18 @@ def table(c: TableConfig, store: Store) -> int:
 def show_table(
     c: TableConfig, store: Store, measure: Measure, rows: list[Row], pace: dict[str, float]
 ) -> None:
-    """Prints and writes the views of the table; of a tuned one also the ratios to its first row."""
+    """Prints and writes the views of the table's `rows`, also of those that were not asked for now; of a
+    tuned one also the ratios to its first row."""
     out = Path(c.results) / c.name
     note_changed_heads(rows)
-    show(measure, store, rows, out)
-    names = {name_of(row) for row in c.rows}
-    known = trials_in(Store(Path(c.tuning)) if c.tuning else store) if c.tuned else []
+    show(measure, store, rows, out, c)
+    names = {name_of(row) for row in c.rows} | {row.get("row") for row in rows}
+    known = trials_in(search.trials_store(c, store)) if c.tuned else []
     trials = [t for t in known if t["row"] in names and t["trial"] < c.trials]
     if trials and (found := ratios.compare(rows, trials)).best:
+        drawn = figures.write(ratios.forest(found), beside(out, ".ratios"), c.figures)
         view = ratios.view(found, ratios.costs(rows, found.first, pace))
-        print("", view.markdown, *figures.write(ratios.forest(found), beside(out, ".ratios")), sep="\n")
+        print("", view.markdown, *drawn, sep="\n")
         view.write(beside(out, ".ratios"))
 
 
@@ -179,6 +180,7 @@ def config_of_measure(measure: Measure, c: TableConfig, runs: list[str]) -> Any:
 
 def searched(c: TableConfig, store: Store) -> int:
     """The search of --search; the exit code. TrainingsStopped at a signal."""
+    config_of_measure(find_measure(c.measure), c, ["run"])  # UserError for what the table could not take
     trials = Search(c, store)
     trials.check()
     if c.commands:
@@ -201,7 +203,11 @@ def main(argv: list[str]) -> int:
     if asked.measure and not any(a.startswith("--rows") or (a.endswith(".py") and a[0] != "-") for a in rest):
         measure = find_measure(asked.measure)  # of runs, with flags of its own
         return evaluate(measure, read_settings(measure.config, rest, __doc__))
+    if run := next((a for a in rest if not a.startswith("-") and Path(a).is_dir()), ""):
+        raise UserError(f"{run} is a folder: of runs give --measure=NAME, or python eval_diversity.py {run}")
     c = read(TableConfig, argv, __doc__)
+    if c.search and "--tuned" in argv:
+        raise UserError("tuned: --search makes the trials; the table at their best points is another command")
     if not c.rows:
         raise UserError("rows: give the file that has them, such as config/tables/heads.py")
     store = Store.beside(Path(c.results) / c.name)

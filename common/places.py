@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,16 @@ def called(text: str) -> str:
     return re.sub(r"python ([\w/]+)\.py", r"nanoheads \1", text)
 
 
+@cache
 def modules(part: str) -> dict[str, str]:
     """The labs' modules `part`.py by the names of their folders, labs/NAME or labs/LAB/NAME: see
-    labs/__init__.py."""
-    files = sorted(CODE.glob(f"labs/**/{part}.py"))
-    return {file.parent.name: ".".join(file.relative_to(CODE).with_suffix("").parts) for file in files}
+    labs/__init__.py. ValueError for two folders of one name: one would take the other's place."""
+    known: dict[str, str] = {}
+    for file in sorted(CODE.glob(f"labs/**/{part}.py")):
+        module = ".".join(file.relative_to(CODE).with_suffix("").parts)
+        if (first := known.setdefault(file.parent.name, module)) != module:
+            raise ValueError(f"{first} and {module} have one name, {file.parent.name}: rename a folder")
+    return known
 
 
 def registered(core: str, registry: str, part: str) -> dict[str, Any]:

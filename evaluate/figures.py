@@ -35,11 +35,8 @@ def pyplot() -> ModuleType:
     return plt
 
 
-form = "png"  # of the files that `write` makes, or "pdf": --figures
-
-
-def write(fig: "Figure", path: Path) -> list[Path]:
-    """path.png or path.pdf, see `form`, in a list as a measure's `draw` gives its files.
+def write(fig: "Figure", path: Path, form: str = "png") -> list[Path]:
+    """path.png or path.pdf, by its `form`, in a list as a measure's `draw` gives its files.
 
     The PNG has 48 colours: a third of the bytes. The PDF names no date."""
     from PIL import Image

@@ -63,6 +63,8 @@ class Job:
         if first is not None and uses_first(row):
             filled |= {"first": first.out / "last", "gain": first.wanted["gain"]}
         flags = [*shlex.split(c.flags), *own]
+        if taken := {flag.partition("=")[0] for flag in flags} & {"--seed", "--name", "--out_dir", "--row"}:
+            raise UserError(f"{min(taken)} in rows ({row!r}) or flags: the table gives it to each run")
         for key, value in filled.items():
             flags = [flag.replace(f"{{{key}}}", str(value)) for flag in flags]
         if left := re.search(r"\{\w+\}", " ".join(flags)):

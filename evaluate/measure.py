@@ -9,6 +9,7 @@ import shutil
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ from common.errors import UserError, reading
 from common.files import beside
 from common.places import commit, versions
 from config.defaults import TrainConfig
-from evaluate import figures
 from evaluate.names import check_apart, named_path
 from evaluate.settings import other_settings
 from evaluate.store import Row, Store
@@ -69,8 +69,8 @@ class Measure(ABC):
     def view(self, rows: list[Row]) -> View:
         """The table, made of rows alone."""
 
-    def draw(self, rows: list[Row], out: Path) -> list[Path]:
-        """The files of the table's figures, whose names begin with OUT."""
+    def draw(self, rows: list[Row], out: Path, form: str) -> list[Path]:
+        """The files of the table's figures, whose names begin with OUT; `form`: png or pdf."""
         return []
 
 
@@ -81,6 +81,16 @@ class NamedRun(NamedTuple):
     path: Path  # as given: a run, or a checkpoint
     ckpt: Run
     sha256: str  # of these
+
+    @property
+    def stopped(self) -> int | None:
+        """The step that its training has come to, if there is more to do. None if it is over, or if nobody
+        knows: of a checkpoint that stands by itself, or of a model of another program."""
+        last = self.ckpt.path.with_name("last")
+        if self.ckpt.foreign or self.ckpt.path.name not in ("best", "last") or not last.is_dir():
+            return None
+        step = Run(last).progress.step
+        return step if step < self.ckpt.record["max_steps"] else None
 
     def identity(self) -> Row:
         """The fields that make it the same one: digests and its whole configuration."""
@@ -93,9 +103,8 @@ class NamedRun(NamedTuple):
         known = self.name == c["name"] and c.get("row")  # under another name it is asked to stand by itself
         fields = {"row": known or self.name, "overlay": c.get("overlay", "") if known else ""}
         fields |= {"seed": c.get("seed"), "checkpoint": str(self.path)}
-        return fields | (
-            {} if self.ckpt.foreign else {"step": self.ckpt.progress.step, **training_cost(self.ckpt)}
-        )
+        fields |= {} if self.stopped is None else {"stopped": self.stopped}
+        return fields | ({} if self.ckpt.foreign else {"step": self.ckpt.progress.step, **training_cost(self.ckpt)})
 
 
 def open_runs(arguments: list[str], which: str = "best") -> list[NamedRun]:
@@ -165,19 +174,20 @@ def measure_runs(
     fields  of each subject by its name: its row, overlay and seed, where a table knows them better
     """
     kept, out = kept_rows(store, measure, session.settings), []
-    names = [subject.name for subject in session.subjects]
+    names = [*(subject.name for subject in session.subjects), *session.reference_names]
     # files have these names
-    others = kept.keys() - {*names, *session.reference_names}
-    check_apart([*session.reference_names, *others, *names])
+    check_apart([*(kept.keys() - {*names}), *names])
     common = common_fields(measure, session.settings)
+    still_alike = partial(kept_rows, store, measure, session.settings)  # another process may write there, too
     references = [row for row in kept.values() if row.get("reference")]
     lacking = {*session.reference_names} - {row["name"] for row in references}
     if lacking or not all(map(session.whole, references)):
         references = [{**common, "reference": True, **row} for row in session.references()]
-        store.put(references)
+        store.put(references, still_alike)
     for subject in session.subjects:
         row, identity = kept.get(subject.name), subject.identity()
-        if row is not None and unchanged(row, identity) and session.whole(row):
+        same = row is not None and unchanged(row, identity) and row.get("stopped") == subject.stopped
+        if row is not None and same and session.whole(row):
             print(f"{subject.name}: kept from {store.path}", file=sys.stderr)
         else:
             row = {**common, "name": subject.name, **subject.facts(), **(fields or {}).get(subject.name, {})}
@@ -188,9 +198,18 @@ def measure_runs(
                 row["problem"] = error.reason
             if weights_digest(subject.ckpt.path) != subject.sha256:
                 raise UserError(f"{subject.path} has changed since this table was begun: begin it again")
-            store.put([row])
+            store.put([row], still_alike)
         out.append(row)
     return [*out, *references]
+
+
+def in_order(store: Store, measure: Measure, names: Sequence[str]) -> list[Row]:
+    """What a table of the store shows, in the order `names` if all of its rows are among them. Else the order
+    stays, with new rows last: the first row is the one that the others are compared with."""
+    rows = table_rows(store, measure)
+    if all(row["name"] in names for row in rows if not row.get("reference")):
+        store.order(measure.name, names)
+    return table_rows(store, measure)
 
 
 def exit_code(rows: Iterable[Row]) -> int:
@@ -209,16 +228,22 @@ def table_rows(store: Store, measure: Measure) -> list[Row]:
     return sorted(rows, key=lambda row: bool(row.get("reference")))
 
 
-def show(measure: Measure, store: Store, rows: list[Row], out: Path) -> None:
+def show(measure: Measure, store: Store, rows: list[Row], out: Path, c: Any) -> None:
     """Prints the table of `rows`, and writes its views beside OUT, with the figures of the measure's own.
 
-    In a file of several measures the text measure's views have that name, the others OUT.MEASURE.
+    In a file of several measures the text measure's views have that name, the others OUT.MEASURE. `c`: the
+    program's configuration, which may have `figures` (png or pdf), `columns` (see View.only) and `about`,
+    what the page of a name opens with.
     """
+    about = getattr(c, "about", {}).get(out.name, "")
     if measure.name != "text" and {*store.measures()} - {measure.name, "search"}:
         out = beside(out, f".{measure.name}")
     with reading(store.path or out):
         made = measure.view(rows)
-        files = measure.draw(rows, out) if store.path else []
+        files = measure.draw(rows, out, getattr(c, "figures", "png")) if store.path else []
+    if columns := getattr(c, "columns", ""):
+        made = made.only(columns)
+    made = made._replace(parts=[about, *made.parts])
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     print(made.fitting(width).markdown, *left_out(store, measure), *files, sep="\n")
     if store.path:
@@ -229,7 +254,6 @@ def evaluate(measure: Measure, c: Any) -> int:
     """Measures the runs that `c` names: stored at its `out`, and shown; the exit code."""
     store = Store.beside(c.out)
     rows = measure_runs(measure, measure.session(c), store)
-    store.put(rows)  # first in the file, in the order in which they are asked for
-    figures.form = getattr(c, "figures", "png")  # a measure that draws has the flag
-    show(measure, store, table_rows(store, measure) if c.out else rows, Path(c.out))
+    shown = in_order(store, measure, [row["name"] for row in rows])
+    show(measure, store, shown or rows, Path(c.out), c)
     return exit_code(rows)

@@ -2,7 +2,7 @@
 exactly once."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -159,7 +159,7 @@ def in_sequences(ids: np.ndarray, T: int, given: int) -> tuple[list, Callable[[l
 # only spreads or sharpens its probabilities differs from softmax by a temperature; what is left after the
 # fit is in the ranking of the tokens (Guo et al. 2017, arXiv 1706.04599, section 4.2)
 
-TEMPERATURES = 2.0 ** (np.arange(-12, 13) / 4)  # 1/8 to 8
+TEMPERATURES: list[float] = (2.0 ** np.arange(-3, 3.1, 0.25)).tolist()  # 1/8 to 8
 FITTED_TO = 16_384  # tokens: the mean NLL of so many is flat at its lowest to far less than the ECE's digits
 
 
@@ -212,24 +212,36 @@ def fit_temperature(
     """The temperature tau at which p^(1/tau) has the lowest PPL_eps on windows that are spread over the text
     `ids` (T,), of `context` tokens each (0: as many as the model reads).
 
-    From TEMPERATURES, then the vertex of the parabola through the best and its neighbours, over log tau.
+    Of heads with exact zeros it may have several minima: the best of TEMPERATURES, then the lowest between
+    its neighbours.
     """
-    nll = torch.zeros(len(TEMPERATURES), dtype=torch.float64)
-
-    def add(log_p: Tensor, target: Tensor) -> None:
-        log_p_t = log_p.gather(1, target[:, None]).squeeze(1)
-        for k, tau in enumerate(TEMPERATURES.tolist()):
-            fitted_t = to_float64(log_p_t / tau - (log_p / tau).logsumexp(1))
-            nll[k] -= with_epsilon(fitted_t, log_p.shape[1]).sum().cpu()
+    from scipy.optimize import minimize_scalar  # here, because training does without it
 
     context = context or model.trunk.context
-    score(model, ids, context, draws, device, dtype, each=add, part=-(-FITTED_TO // context), context=context)
+    part = -(-FITTED_TO // context)
+
+    def nll_at(temperatures: Sequence[float]) -> Tensor:
+        nll = torch.zeros(len(temperatures), dtype=torch.float64)
+
+        def add(log_p: Tensor, target: Tensor) -> None:
+            log_p_t = log_p.gather(1, target[:, None]).squeeze(1)
+            for k, tau in enumerate(temperatures):
+                fitted_t = to_float64(log_p_t / tau - (log_p / tau).logsumexp(1))
+                nll[k] -= with_epsilon(fitted_t, log_p.shape[1]).sum().cpu()
+
+        score(model, ids, context, draws, device, dtype, each=add, part=part, context=context)
+        return nll
+
+    nll = nll_at(TEMPERATURES)
     best = int(nll.argmin())
-    if not 0 < best < len(nll) - 1:
-        return float(TEMPERATURES[best])
-    before, at, after = nll[best - 1 : best + 2].tolist()
-    vertex = (before - after) / (before - 2 * at + after) / 2 if before + after > 2 * at else 0.0
-    return float(TEMPERATURES[best] * 2 ** (vertex / 4))
+    near = np.log(TEMPERATURES[max(0, best - 1) : best + 2])
+    lowest = minimize_scalar(
+        lambda log_tau: nll_at([math.exp(log_tau)]).item(),
+        bounds=(near[0], near[-1]),
+        method="bounded",
+        options={"xatol": 1e-3},
+    )
+    return math.exp(lowest.x) if lowest.fun < nll[best] else TEMPERATURES[best]
 
 
 # -----------------------------------------------------------------------------

@@ -15,12 +15,14 @@ import math
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.config import Natural, Positive, Space, checked
+from common.config import Natural, Positive, Space, checked, completed
 from common.errors import UserError, reading
-from common.places import commit
+from common.places import CODE, commit, find
+from config.defaults import TrainConfig
 from evaluate.jobs import ByName, Job, name_of, note_changed_heads, sources_first, uses_first
 from evaluate.metrics import perplexity
 from evaluate.names import check_apart
@@ -35,6 +37,7 @@ if TYPE_CHECKING:  # importing it takes seconds
 
 Point = dict[str, float]  # setting -> value
 NAME, DEFINITION = "search", 1
+NEVER = 10**9  # steps between evaluations of a trial: there is one at its end
 TRIAL = {"row": str, "trial": Natural, "point": dict[str, float], "vocab_size": Positive, "training": dict}
 
 
@@ -50,7 +53,7 @@ def points(space: Space, count: int) -> list[Point]:
     if not space:
         return [{}] * count
     lowest = {key: low for key, (low, _) in space.items()}  # a trial tells the sampler of the space
-    return asked(space, lambda: QMCSampler(scramble=True, seed=0), [(lowest, 0.0)], count)
+    return ask_optuna(space, lambda: QMCSampler(scramble=True, seed=0), [(lowest, 0.0)], count)
 
 
 def propose(space: Space, trials: list[Row]) -> Point:
@@ -62,11 +65,11 @@ def propose(space: Space, trials: list[Row]) -> Point:
 
     within = [{key: trial["point"][key] for key in space} for trial in trials]
     known = [*zip(within, losses(trials))]
-    (point,) = asked(space, lambda: GPSampler(seed=0, n_startup_trials=1), known, 1)
+    (point,) = ask_optuna(space, lambda: GPSampler(seed=0, n_startup_trials=1), known, 1)
     return point if point not in within else points(space, len(trials) + 1)[-1]
 
 
-def asked(
+def ask_optuna(
     space: Space, sampler: Callable[[], "BaseSampler"], known: Iterable[tuple[Point, float]], count: int
 ) -> list[Point]:
     """The points that Optuna's sampler asks for after the `known` ones and their losses, to three digits."""
@@ -81,12 +84,10 @@ def asked(
     for point, loss in known:
         study.add_trial(optuna.trial.create_trial(params=point, distributions=limits, value=loss))
     exact = [study.ask(limits).params for _ in range(count)]
-    return [{key: rounded(point[key], *space[key]) for key in space} for point in exact]
-
-
-def rounded(value: float, low: float, high: float) -> float:
-    """To three digits, and within the limits."""
-    return min(max(float(f"{value:.3g}"), low), high)
+    return [
+        {key: min(max(float(f"{point[key]:.3g}"), low), high) for key, (low, high) in space.items()}
+        for point in exact
+    ]
 
 
 def flags_of(point: Point, fixed: set[str]) -> list[str]:
@@ -112,6 +113,15 @@ def trials_in(store: Store) -> list[Row]:
             checked({key: row[key] for key in TRIAL}, TRIAL)
             math.isfinite(row["nll"])  # TypeError for what is no number
     return trials
+
+
+def trials_store(c: TableConfig, store: Store) -> Store:
+    """Where a table's best points are: `tuning`, its own store or, as long as that has no search, the
+    repository's results/NAME.jsonl: so a row is repeated elsewhere at the point of the table there."""
+    if c.tuning:
+        return Store(Path(c.tuning))
+    committed = Store(CODE / "results" / f"{c.name}.jsonl")
+    return store if store.rows(NAME) or not committed.rows(NAME) else committed
 
 
 def trials_of(rows: Iterable[Row], row: str, count: float = math.inf) -> list[Row]:
@@ -237,6 +247,9 @@ class Search:
         self.c, self.store = c, store
         self.names = [name_of(row) for row in c.rows]
         self.kept: ByName = {row["name"]: row for row in trials_in(store)}
+        for name in c.own_space.keys() - {*self.names}:  # --rows may leave out some of the file's
+            if c.config or not find(f"config/{name}.py").is_file():
+                raise UserError(f"own_space: there is no row {name!r}")
 
     def check(self) -> None:
         """UserError for what cannot be searched, of any row, and for trials of another search."""
@@ -250,10 +263,11 @@ class Search:
 
     def check_settings(self) -> None:
         """UserError for trials of another search."""
-        for trial in self.kept.values():
+        for trial in trials_in(self.store):
             name, before = trial["row"], {"own_space": {}} | trial["settings"]
             if name in self.names and (found := difference(before, self.settings(name))):
-                raise UserError(f"{self.store.path} holds trials of another {found}: use another --name")
+                path, remedy = self.store.path, "use another --name, or take its points by --tuning"
+                raise UserError(f"{path} holds trials of another {found}: {remedy}={path}")
 
     def settings(self, name: str) -> dict[str, Any]:
         """What two trials of a row must share."""
@@ -300,14 +314,13 @@ class Search:
     def to_do_of(self, row: str, first: Job | None = None) -> list[Job]:
         """The row's trials that can be started now: at the shared points, or the one after its others."""
         shared, space = self.shared(row, first), self.space(row)
-        waiting = [job for job in shared if not self.is_over(job)]
+        waiting = self.not_over(shared)
         for index in range(len(shared), self.c.trials if space else 0):
             if waiting:
                 break
             known = {trial["trial"]: trial["point"] for trial in self.trials(row)}
             before = [trial for trial in self.trials(row) if trial["trial"] < index]
-            job = self.job(row, first, index, known.get(index) or propose(space, before))
-            waiting = [] if self.is_over(job) else [job]
+            waiting = self.not_over([self.job(row, first, index, known.get(index) or propose(space, before))])
         return waiting
 
     def to_do(self) -> list[Job]:
@@ -334,15 +347,27 @@ class Search:
 
     # -- what is done --------------------------------------------------------
 
-    def is_over(self, job: Job) -> bool:
-        """Whether the store has this trial; it is put there if its training is over. UserError if it was
-        trained otherwise than it is asked for."""
+    def not_over(self, jobs: Iterable[Job]) -> list[Job]:
+        """The trials that are still to be trained. UserError if one was trained otherwise than it is asked
+        for."""
+        for job in jobs:
+            self.record(job)
+        return [job for job in jobs if job.out.name not in self.kept]
+
+    def check_trial(self, job: Job, training: dict[str, Any]) -> None:
+        """UserError if the trial's `training` is another than it is asked for. The lowest of its evaluations
+        counts, so the steps of these are a part of it."""
+        steps = [{"eval_steps": evaluated_at(c)} for c in (completed(TrainConfig, training), job.wanted)]
+        if found := job.differs(training, self.kept) or difference(*steps):
+            raise UserError(f"{self.store.path}: {job.out.name} was trained with another {found}")
+
+    def record(self, job: Job) -> None:
+        """Puts the trial into the store if its training is over."""
         if trial := self.kept.get(job.out.name):
-            if found := job.differs(trial["training"], self.kept):
-                raise UserError(f"{self.store.path}: {job.out.name} was trained with another {found}")
-            return True
+            return self.check_trial(job, trial["training"])
         if not (result := job.result()):
-            return False
+            return
+        self.check_trial(job, result["training"])
         training, nll = result["training"], result.get("nll", math.inf)
         self.kept[job.out.name] = trial = {
             **{"measure": NAME, "definition": DEFINITION, "settings": self.settings(job.row)},
@@ -350,14 +375,13 @@ class Search:
             **{"nll": nll, "diverged": "nll" not in result, "vocab_size": training["vocab_size"]},
             **{"training": training, "commit": commit(), "command": " ".join(sys.argv)},
         }
-        self.store.put([trial])
-        return True
+        self.store.put([trial], self.check_settings)
 
     def run(self) -> None:
         """All trials. TrainingsStopped at a signal; ChildProcessError if some fail."""
         while todo := self.to_do():
             sources, others = sources_first(todo)
-            train_all(sources or others, self.c.jobs, self.is_over)
+            train_all(sources or others, self.c.jobs, self.record)
 
     def best_points(self) -> dict[str, list[str]]:
         """The flags of each row's best point. UserError for rows whose search is not over, and for a seed of
@@ -375,7 +399,7 @@ class Search:
                 continue
             if not c.tuning:
                 first = self.best_of_first() if uses_first(row) else None
-                self.is_over(self.job(row, first, best["trial"], best["point"]))
+                self.check_trial(self.job(row, first, best["trial"], best["point"]), best["training"])
             found[name] = flags_of(best["point"], self.fixed(row))
         if missing:
             what = ", ".join(missing)
@@ -383,4 +407,7 @@ class Search:
         return found
 
 
-NEVER = 10**9  # steps between evaluations: there is one at the end
+def evaluated_at(c: Mapping[str, Any]) -> list[int]:
+    """The steps at which a training of the configuration `c` is evaluated, as train.py does it."""
+    last, every = c["max_steps"], c["eval_interval"]
+    return sorted({last, *(step for step in c["eval_steps"] or range(every, last, every) if step < last)})

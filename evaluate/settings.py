@@ -44,6 +44,7 @@ class TextConfig(Decoding):
     # the table
     out: str = ""                   # writes OUT.jsonl, its views OUT.md, .csv and .tex (LaTeX, booktabs),
     #                                 and OUT.samples/; rows of unchanged checkpoints in it are kept
+    columns: str = ""               # of the table, by their keys: ppl_eps,self_bleu; empty: all
     texts_kept: Natural = 12        # texts of each row in OUT.samples; 0: all
     halves: AtLeast2 = 200          # random halves of the references' texts, for their intervals
     # machine
@@ -86,7 +87,8 @@ class TableConfig:
     # the search of each row's own settings
     search: bool = False                            # searches, in place of making the table
     tuned: bool = False                             # the table: each row at its best point of the search
-    tuning: str = ""                                # the file with the trials; empty: the table's own
+    tuning: str = ""                                # the file with the trials; empty: the table's own, or
+    #                                                 results/NAME.jsonl here where that has no trials
     space: Space = field(default_factory=lambda: {"learning_rate": [1e-3, 8e-3], "gain": [0.5, 16]})
     #                                                 key -> [lowest, highest], on a log scale
     own_space: dict[str, Space] = field(default_factory=dict)   # row -> what is searched for it alone
@@ -99,6 +101,8 @@ class TableConfig:
     evaluate: str = ""                              # flags of the measure: table.py --measure=NAME --help
     runs: str = "out"                               # folder of the runs
     results: str = "results"                        # folder of the table
+    columns: str = ""                               # of the table, by their keys; empty: all
+    about: dict[str, str] = field(default_factory=dict)     # name of a table -> what its page opens with
     figures: Literal["png", "pdf"] = "png"          # what its figures are written as; a PDF is vectors
     # fmt: on
 

@@ -50,12 +50,11 @@ def half_sampling_interval(
 
     The texts stand for all that could have been sampled. The spread of a statistic over random halves, drawn
     without replacement, is that of the statistic of the whole over new samples: (m/n) / (1 - m/n) = 1 at
-    m = n/2. A text is never drawn twice: whatever counts repetition among texts (Self-BLEU, self-repetition,
-    the compression ratio) would punish one that no model wrote.
+    m = n/2. A text is never drawn twice: whatever counts repetition among texts, such as Self-BLEU, would
+    punish one that no model wrote.
     Source: Politis, Romano & Wolf 1999, the bootstrap without replacement.
     """
     rng = np.random.default_rng(seed)
-    # in their order, because gzip sees what is near
     picks = [np.sort(rng.permutation(len(texts))[: len(texts) // 2]) for _ in range(halves)]
     return 1.96 * float(np.std([metric([texts[i] for i in pick]) for pick in picks], ddof=1))
 

@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,16 +55,30 @@ class Store:
         """Those that it has rows of, in the order in which they came."""
         return list(dict.fromkeys(row["measure"] for row in self._read().values()))
 
-    def put(self, rows: Iterable[Row]) -> None:
-        """Adds rows, in front of the others: one of the same measure and name is replaced."""
+    def put(self, rows: Iterable[Row], check: Callable[[], object] = lambda: None) -> None:
+        """Adds rows behind the others; one of the same measure and name takes the place of the former one.
+
+        check  asked while the file is locked: where it refuses what stands there by now, nothing is added
+        """
         if self.path is None:
             return
         with locked(lock_of(self.path)):
-            new = keyed(map(_encoded, rows))
-            others = {key: row for key, row in self._read().items() if key not in new}
-            with replacing(self.path) as file:
-                for line in folded([*new.values(), *others.values()]):
-                    file.write(f"{_json(line)}\n".encode())
+            check()
+            self._write(self._read() | keyed(map(_encoded, rows)))
+
+    def order(self, measure: str, names: Iterable[str]) -> None:
+        """Moves the measure's rows of these names to the front, in this order."""
+        if self.path is None:
+            return
+        with locked(lock_of(self.path)):
+            rows = self._read()
+            self._write({key: rows[key] for name in names if (key := (measure, name)) in rows} | rows)
+
+    def _write(self, rows: dict[tuple[str, str], Row]) -> None:
+        assert self.path is not None
+        with replacing(self.path) as file:
+            for line in folded([*rows.values()]):
+                file.write(f"{_json(line)}\n".encode())
 
     def _read(self) -> dict[tuple[str, str], Row]:
         if self.path is None or not self.path.is_file():

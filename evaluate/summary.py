@@ -7,12 +7,15 @@ for text metrics too, however the two variances compare. The texts alone would l
 """
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from common.config import with_defaults
 from config.defaults import TrainConfig
 from evaluate.columns import Column
+from evaluate.jobs import run_folder
 from evaluate.statistics import ALPHA, best_group, estimate, paired_p
 from evaluate.store import Row
 from training import run
@@ -21,9 +24,10 @@ Runs = dict[int, Row]  # the runs of one training by their seeds
 Columns = Sequence[Column]
 QUALITY = ("ppl_eps", "ppl_train")  # the first that rows have; the paper's protocol has the second alone
 
-# what differs between the seeds of one training, and what follows from it
-OF_SEED = {"seed", "name", "teacher", "teacher_sha256", "teacher_weights", "teacher_spent"}
-OF_SEED |= {"init_from", "init_weights", "init_spent", "head_sha256"} | run.RESUMABLE - {"max_steps"}
+# a run that another one learns or starts from -> the digests of its weights, of which one is known
+SOURCES = {"teacher": ("teacher_weights", "teacher_sha256"), "init_from": ("init_weights",)}
+# what may differ between the seeds of one training; of its sources see `same_source`
+OF_SEED = {"seed", "name", "head_sha256", *SOURCES, *chain(*SOURCES.values())} | run.RESUMABLE - {"max_steps"}
 
 
 # -----------------------------------------------------------------------------
@@ -34,13 +38,15 @@ def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """The runs of each training, under the name of its row, in the order in which they came.
 
     Seeds of one training have one configuration. Where one row name stands for several, their overlays tell
-    them apart; where these do not, each run stands by itself under its own name.
+    them apart; where these do not, each run stands by itself under its own name. So does one that was stopped
+    before its end: it is no seed of a whole training.
     """
     rows = [row for row in rows if not row.get("reference")]
     for label in ("{row}", "{row}-{overlay}"):
         groups: dict[str, list[Row]] = {}
         for row in rows:
-            groups.setdefault(label.format_map(row), []).append(row)
+            name = "{name} (stopped at step {stopped})" if "stopped" in row else label
+            groups.setdefault(name.format_map(row), []).append(row)
         if all(map(one_training, groups.values())):
             return groups
     out: dict[str, list[Row]] = {}
@@ -52,9 +58,21 @@ def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:
 def one_training(rows: list[Row]) -> bool:
     """Whether these are seeds of one training, each there once. What only some of them record, because a
     later version made them, tells none apart."""
-    first, *others = (with_defaults(TrainConfig, row.get("training", {})) for row in rows)
-    same = not any(run.difference(first, other, OF_SEED) for other in others)
+    each = [with_defaults(TrainConfig, row.get("training", {})) | {"seed": row["seed"]} for row in rows]
+    same = not any(run.difference(each[0], other, OF_SEED) for other in each)
+    same = same and all(same_source(each[0], other, key) for other in each for key in SOURCES)
     return same and len({row["seed"] for row in rows}) == len(rows)
+
+
+def same_source(a: Row, b: Row, key: str) -> bool:
+    """Whether two configurations name one run in `key`: by its weights or, where these are not known, by its
+    folder; or each the run of its own seed, such as out/baseline-brief-2/last of seed 2."""
+    names = [run_folder(c[key]).name for c in (a, b)]
+    own = [re.sub(rf"(?<!\d){c['seed']}(?!\d)", "{seed}", name) for c, name in zip((a, b), names)]
+    if own[0] == own[1] != names[0]:
+        return True
+    known = [(a[digest], b[digest]) for digest in SOURCES[key] if a.get(digest) and b.get(digest)]
+    return known[0][0] == known[0][1] if known else names[0] == names[1]
 
 
 def has_seeds(rows: Iterable[Row]) -> bool:

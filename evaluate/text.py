@@ -41,12 +41,24 @@ class TextSession(Session):
         self.judge = scorers().judge(c.scorer, self.data, self.s, self.device) if c.scorer else None
 
     def whole(self, row: Row) -> bool:
-        """Whether a kept row has its texts, each metric of texts, intervals over as many halves, and MAUVE,
-        if that package was not installed then."""
-        has_texts = not self.c.out or "problem" in row or self._has_texts(row["name"])
-        has_metrics = "problem" in row or TEXT_METRICS.keys() <= row.keys()
+        """Whether a kept row has its texts, each column that is measured today, intervals over as many
+        halves, and MAUVE, if that package was not installed then."""
+        if "problem" in row:
+            return True
+        columns = TEXT_METRICS.keys() if row.get("reference") else self.columns
+        has_texts = not self.c.out or self._has_texts(row["name"])
         as_many = row.get("halves", self.c.halves) == self.c.halves
-        return has_texts and has_metrics and as_many and not (self.judge and self.judge.lacks(row))
+        return columns <= row.keys() and has_texts and as_many and not (self.judge and self.judge.lacks(row))
+
+    @property
+    def columns(self) -> set[str]:
+        """The columns that every run has on these data; what it has spent is no measurement."""
+        split, validation, s = self.data.split, self.data.validation, self.s
+        known = PAPER if s.protocol == "paper" else (*HONEST, *(TRUTH if self.data.truth else ()))
+        some: dict[str, Any] = {"ppl_word": split.words, "bits_per_byte": split.bytes, "short_texts": s.words}
+        some |= {"ece_fitted": validation, "ppl_fitted": validation, "self_bleu_sd": s.loops > 1}
+        some |= dict.fromkeys(("compression", "steps", "train_tokens", "teacher_tokens"))
+        return {column.key for column in known if some.get(column.key, True)}
 
     def _has_texts(self, name: str) -> bool:
         """Whether as many as are to be kept are there."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from common.errors import UserError
 from common.files import beside, replacing
 from evaluate.columns import Column
 from evaluate.names import file_stem
@@ -58,9 +59,16 @@ def table_of(summary: list[Row], columns: Sequence[Column]) -> pd.DataFrame:
 
 def sheet_of(summary: list[Row], columns: Sequence[Column]) -> pd.DataFrame:
     """The numbers of a summary: means, intervals, differences to the first row, and each seed's value."""
+    return sheet_columns(pd.DataFrame(summary).set_index("name"), columns)
+
+
+def sheet_columns(sheet: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
     keys = [c.key + end for c in columns for end in ("", "_ci", "_diff", "_diff_ci", "_seeds")]
-    sheet = pd.DataFrame(summary).set_index("name")
     return sheet[[key for key in ("seeds", *keys) if key in sheet]]
+
+
+def legend(columns: Sequence[Column]) -> str:
+    return "\n".join(f"- {c.title}: {c.what}" for c in columns)
 
 
 class View(NamedTuple):
@@ -69,6 +77,7 @@ class View(NamedTuple):
     parts: Sequence[pd.DataFrame | str]  # tables and paragraphs in their order; empty ones are left out
     bold: pd.DataFrame | None = None  # which cells of the first table LaTeX has in bold
     sheet: pd.DataFrame | None = None  # numbers, for a spreadsheet
+    columns: Sequence[Column] = ()  # of the first table, where it is a summary's
 
     @classmethod
     def of_summary(cls, summary: list[Row], columns: Sequence[Column], *parts: pd.DataFrame | str) -> "View":
@@ -76,9 +85,23 @@ class View(NamedTuple):
         first row by the interval of their difference."""
         columns = [c for c in columns if any(c.key in row for row in summary)]
         better = {c.title: [row.get(f"{c.key}_better", False) for row in summary] for c in columns}
-        legend = "\n".join(f"- {c.title}: {c.what}" for c in columns)
         sheet = sheet_of(summary, columns)
-        return cls([table_of(summary, columns), *parts, legend], pd.DataFrame(better), sheet)
+        parts = table_of(summary, columns), *parts, legend(columns)
+        return cls(parts, pd.DataFrame(better), sheet, columns)
+
+    def only(self, keys: str) -> "View":
+        """A summary's view with these columns of its table in place of all, in this order: keys with commas
+        between them. UserError for one that it has not."""
+        known = {column.key: column for column in self.columns}
+        if unknown := [key for key in keys.split(",") if key not in known]:
+            raise UserError(f"columns: {unknown[0]!r} is none of {', '.join(known) or 'this table'}")
+        assert self.sheet is not None and self.bold is not None
+        chosen = [known[key] for key in keys.split(",")]
+        titles = [column.title for column in chosen]
+        whole, *parts, _ = self.parts
+        assert isinstance(whole, pd.DataFrame)
+        parts = [whole[titles], *parts, legend(chosen)]
+        return View(parts, self.bold[titles], sheet_columns(self.sheet, chosen), chosen)
 
     @property
     def tables(self) -> list[pd.DataFrame]:

@@ -14,6 +14,7 @@ from data.tokens import open_tokens
 from eval_diversity import main
 from evaluate import diversity, sampling, text_numbers
 from evaluate import text as measure
+from evaluate.columns import HONEST, Column
 from evaluate.diversity import text_metrics
 from evaluate.names import REFERENCES
 from evaluate.sampling import held_out_prompts
@@ -238,10 +239,34 @@ def test_unchanged_rows_are_kept(table, trained, sig, no_work):
     assert same(rows(table), there)
 
 
+def test_a_table_of_chosen_columns(table, trained, sig, no_work):
+    whole, argv = table.with_suffix(".csv").read_text(), [str(trained), str(sig), *SMALL, f"--out={table}"]
+    assert main([*argv, "--columns=self_bleu,ppl_eps"]) == 0
+    head, _, first = table.with_suffix(".md").read_text().splitlines()[:3]
+    assert [cell.strip() for cell in head.split("|")[1:-1]] == ["", "Self-BLEU", "PPL_eps"]
+    assert f"{rows(table)['baseline']['ppl_eps']:.2f}" in first.split("|")[3]
+    assert " & Self-BLEU & PPL\\_eps \\\\" in table.with_suffix(".tex").read_text()
+    keys = table.with_suffix(".csv").read_text().splitlines()[0].split(",")
+    assert {"self_bleu", "ppl_eps"} < {*keys} < {*whole.splitlines()[0].split(",")} and "zipf" not in keys
+    assert "Zipf" not in table.with_suffix(".md").read_text()
+    with pytest.raises(ValueError, match="nope"):
+        main([*argv, "--columns=nope"])
+
+
+def test_a_new_column_is_measured_in_kept_rows(table, trained, sig, monkeypatch):
+    numbers, before = TemperedCalibration.numbers, rows(table)
+    monkeypatch.setattr(TemperedCalibration, "numbers", lambda self: numbers(self) | {"mine": 7.0})
+    monkeypatch.setattr(measure, "HONEST", (*HONEST, Column("mine", "mine", ".1f", "low", "a user's own")))
+    assert main([str(trained), str(sig), *SMALL, f"--out={table}"]) == 0
+    for name in ("baseline", sig.name):
+        assert rows(table)[name] == before[name] | {"mine": 7.0, "command": rows(table)[name]["command"]}
+    assert all(same(rows(table)[name], before[name]) for name in REFERENCES)
+
+
 def test_only_what_is_new_or_changed_is_done(table, trained, variant, monkeypatch):
-    seen = capture(monkeypatch)
+    seen, there = capture(monkeypatch), rows(table)
     assert main([str(trained), f"third={trained}/last", *SMALL, f"--out={table}"]) == 0
-    assert len(seen) == 8 and list(rows(table)) == ["baseline", "third", *REFERENCES, "bayes_sig_gpt-tiny"]
+    assert len(seen) == 8 and list(rows(table)) == [*there, "third"]
     third = rows(table)["third"]
     assert (third["row"], third["training"]["name"], third["checkpoint"]) == (
         "third",
@@ -283,6 +308,40 @@ def test_a_run_that_is_stopped_goes_on(trained, sig, tmp_path, monkeypatch, hone
     assert {k: r["nll"] for k, r in rows(out).items() if k in rows(honest) and "nll" in r} == {
         k: r["nll"] for k, r in rows(honest).items() if "nll" in r
     }
+
+
+def test_two_tables_of_other_settings_that_are_begun_at_once(trained, tmp_path, monkeypatch):
+    """The second one to store a row is refused."""
+    real, out = TextSession.references, tmp_path / "t"
+
+    def meanwhile(self):
+        monkeypatch.undo()
+        assert main([f"b={trained}", *SMALL, "--temperature=0.5", f"--out={out}"]) == 0
+        return real(self)
+
+    monkeypatch.setattr(TextSession, "references", meanwhile)
+    with pytest.raises(ValueError, match="temperature"):
+        main([f"a={trained}", *SMALL, f"--out={out}"])
+    assert list(rows(out)) == ["b", *REFERENCES]
+    assert {r["settings"]["temperature"] for r in rows(out).values()} == {0.5}
+
+
+def test_a_training_that_was_stopped_is_no_seed(trained, sig, tmp_path):
+    """It is a row of its own, until it has gone on to its end."""
+    runs = [shutil.copytree(trained, tmp_path / name) for name in ("one", "two", "three")]
+    for seed, run in enumerate(runs):
+        for config in (run / "best/config.json", run / "last/config.json"):
+            changes = {"name": run.name, "row": "baseline", "overlay": "tiny", "seed": seed}
+            config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    progress = runs[2] / "last/progress.json"
+    whole = json.loads(progress.read_text())
+    shown = []
+    for step in (40, whole["step"]):
+        progress.write_text(json.dumps(whole | {"step": step}))
+        assert main([*map(str, runs), *SMALL, f"--out={tmp_path / 't'}"]) == 0
+        shown.append([line.split(" |")[0] for line in (tmp_path / "t.md").read_text().splitlines()])
+    stopped = "| three (stopped at step 40)"
+    assert stopped in shown[0] and stopped not in shown[1] and "| baseline     " in shown[1]
 
 
 # ---- degenerate models -------------------------------------------------------------------------------------

@@ -8,20 +8,19 @@ import pytest
 from evaluate import curve, figures
 
 
-def test_a_figure_as_png_and_as_pdf(tmp_path, monkeypatch):
+def test_a_figure_as_png_and_as_pdf(tmp_path):
     """The same numbers give the same file."""
 
-    def drawn():
+    def drawn(form):
         fig, ax = figures.pyplot().subplots()
         ax.plot([1, 2])
-        return figures.write(fig, tmp_path / "x")
+        return figures.write(fig, tmp_path / "x", form)
 
     for form, begins in (("pdf", b"%PDF"), ("png", b"\x89PNG")):
-        monkeypatch.setattr(figures, "form", form)
-        (file,) = drawn()
+        (file,) = drawn(form)
         before = file.read_bytes()
         assert file.name == f"x.{form}" and before.startswith(begins) and b"/CreationDate" not in before
-        assert drawn() == [file] and file.read_bytes() == before
+        assert drawn(form) == [file] and file.read_bytes() == before
 
 
 def test_a_part_has_one_quantity_from_start_to_end(tmp_path):

@@ -3,6 +3,7 @@ for anything."""
 
 import json
 import math
+import os
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import report
+from common.errors import UserError
 from config.defaults import TrainConfig
 from data.corpus import corpora, load_tokenizer, prepared, tokenizer_of
 from data.tokens import open_held_out
@@ -272,3 +274,15 @@ def test_runs_of_two_corpora_or_data_of_another_tokenizer_are_refused(trained_ru
     for more in (str(trained), f"--data={token_folder}"):
         with pytest.raises(ValueError, match="token"):
             report.main([str(trained_runs[0]), more])
+
+
+def test_a_report_is_written_to_a_file_alone(tmp_path):
+    """To the one that a link leads to, and to no pipe: as root that would make a file of a device."""
+    table = str(table_of(tmp_path, text_row("a", 1, ppl_tok=2.0)))
+    (tmp_path / "link").symlink_to(tmp_path / "there.html")
+    assert report.main([table, f"--out={tmp_path / 'link'}"]) == 0
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "there.html").is_file()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe"):
+        report.main([table, f"--out={tmp_path / 'pipe'}"])
+    assert (tmp_path / "pipe").is_fifo()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.config import read
+from common.places import find
 from evaluate import ratios, search
 from evaluate.find import find_measure
 from evaluate.settings import TableConfig
@@ -33,6 +34,10 @@ def views(path: Path) -> dict[str, View]:
             continue  # pages and figures alone read these
         if rows := store.rows(measure):
             made[f"{name}.md"] = find_measure(measure).view(rows)
+    if find(file := f"config/tables/{name}.py").is_file() and (
+        about := read(TableConfig, [file]).about.get(name)
+    ):
+        made[f"{name}.md"] = made[f"{name}.md"]._replace(parts=[about, *made[f"{name}.md"].parts])
     return made
 
 

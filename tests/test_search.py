@@ -182,6 +182,18 @@ def test_a_whole_search_and_on(start, monkeypatch):
         start("--search", flags="--max_steps=5")
     with pytest.raises(ValueError, match="weight_decay"):
         start("--search", rows=["baseline --weight_decay=0.3"])
+    overlay = Path("config/mini.py").read_text()
+    Path("config/mini.py").write_text(overlay + "eval_steps = [2, 4]\n")  # the lowest of these counts
+    with pytest.raises(ValueError, match="eval_steps"):
+        start("--search", trials=4)
+    Path("config/mini.py").write_text(overlay)
+    for key, flags, change in (
+        ("tuned", ["--tuned"], {}),
+        ("nope", [], dict(measure="nope")),
+        ("nosuch", [], dict(evaluate="--nosuch=1")),
+    ):
+        with pytest.raises(ValueError, match=key):
+            start("--search", *flags, trials=4, **change)
     monkeypatch.setattr("evaluate.jobs.data_of", lambda wanted: "another")
     with pytest.raises(ValueError, match="data_sha256"):
         start("--search", trials=4)
@@ -238,7 +250,7 @@ def test_a_trial_that_diverges_is_a_result_and_a_mistake_is_none(start, monkeypa
         start("--search", **asked)
 
 
-def test_a_tuned_table(start, capsys):
+def test_a_tuned_table(start, capsys, monkeypatch):
     with pytest.raises(ValueError, match="baseline"):
         start("--tuned", seeds=[2, 3])
     assert start("--search", rows=["baseline"]) == 0
@@ -257,5 +269,12 @@ def test_a_tuned_table(start, capsys):
     capsys.readouterr()  # another table may take its points from there
     other = dict(name="other", tuning="results/mini.jsonl", seeds=[4], rows=["baseline"])
     assert start("--tuned", "--commands", **other) == 0
-    said = capsys.readouterr().out.split()
-    assert f"--gain={best['point']['gain']:g}" in said and "--seed=4" in said
+    said = capsys.readouterr().out
+    assert f" --gain={best['point']['gain']:g} " in said and " --seed=4 " in said
+    # and elsewhere a row is repeated at the point of the committed search
+    monkeypatch.setattr(search, "CODE", Path())
+    again = dict(results="again", runs="again", seeds=[4], rows=["baseline"])
+    assert start("--tuned", "--commands", **again) == 0
+    assert capsys.readouterr().out == said.replace("out/", "again/")
+    with pytest.raises(ValueError, match="max_steps"):
+        start("--tuned", **again, flags="--max_steps=5")

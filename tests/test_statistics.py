@@ -170,6 +170,29 @@ def test_seeds_are_grouped_by_their_fields():
     assert list(grouped([same[0], twice])) == ["a-small-1", "again"]
 
 
+@pytest.mark.parametrize("key, digest", [("teacher", "teacher_weights"), ("init_from", "init_weights")])
+def test_seeds_of_one_row_differ_in_what_follows_from_the_seed_alone(key, digest):
+    def rows(*sources: tuple[str, str | None]) -> list[str]:
+        found = [
+            row_of("a", seed, training={"head": "a", key: path, digest: weights})
+            for seed, (path, weights) in enumerate(sources, 1)
+        ]
+        return list(grouped(found))
+
+    apart = ["a-small-1", "a-small-2"]
+    assert rows(("", None), ("", None)) == ["a"]
+    assert rows(("", None), ("out/A", "1" * 64)) == apart  # from scratch, and not
+    assert rows(("out/A/last", "1" * 64), ("out/A/last", "1" * 64)) == ["a"]
+    assert rows(("out/A/last", "1" * 64), ("there/B", "1" * 64)) == ["a"]
+    assert rows(("out/A/last", "1" * 64), ("out/A/last", "2" * 64)) == apart
+    assert rows(("out/A", None), ("out/B", None)) == apart
+    # each its own
+    assert rows(("out/b-tiny-1/last", "1" * 64), ("there/b-tiny-2", "2" * 64)) == ["a"]
+    assert rows(("out/b-tiny-1/last", "1" * 64), ("out/c-tiny-2/last", "2" * 64)) == apart
+    assert rows(("out/b-tiny-2/last", "1" * 64), ("out/b-tiny-1/last", "2" * 64)) == apart
+    assert rows(("out/b-tiny-1", "1" * 64), ("out/b-tiny-1", "1" * 64)) == ["a"]  # that of seed 1 for both
+
+
 # ---- views -------------------------------------------------------------------------------------------------
 
 

@@ -63,11 +63,26 @@ def test_rows_come_back_as_they_were(tmp_path_factory, trainings):
         json.loads(line, parse_constant=pytest.fail)
 
 
-def test_a_row_takes_the_place_of_the_former_one_and_stands_first(tmp_path):
+def test_a_row_takes_the_place_of_the_former_one(tmp_path):
     store = Store(tmp_path / "t.jsonl")
-    store.put([row("a"), row("b"), row("b", measure="n")])
-    store.put([row("b", x=1)])
-    assert store.rows("m") == [row("b", x=1), row("a")] and store.rows("n") == [row("b", measure="n")]
+    store.put([row("a"), row("b"), row("a", measure="n")])
+    store.put([row("c"), row("a", x=1)])
+    assert store.rows("m") == [row("a", x=1), row("b"), row("c")]
+    store.order("m", ["c", "gone", "b"])
+    assert store.rows("m") == [row("c"), row("b"), row("a", x=1)] and len(store.rows("n")) == 1
+
+
+def test_what_refuses_a_row_is_asked_under_the_lock(tmp_path):
+    """So two processes cannot both find that theirs is the first."""
+    store = Store(tmp_path / "t.jsonl")
+
+    def check():
+        assert (tmp_path / ".t.jsonl.lock").is_file() and not store.rows("m")
+        raise UserError("another temperature")
+
+    with pytest.raises(UserError, match="temperature"):
+        store.put([row("a")], check)
+    assert not store.rows("m")
 
 
 def test_rows_of_two_files_can_be_put_into_one(tmp_path):

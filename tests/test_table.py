@@ -13,6 +13,7 @@ import pytest
 
 import heads
 import table
+from common import places
 from common.config import read
 from config.defaults import TrainConfig
 from data.corpus import prepared
@@ -169,6 +170,13 @@ def test_a_whole_table_and_again(whole, capsys, monkeypatch):
     shown = Path("results/mini.md").read_text()
     mean = (first["ppl_tok"] + there[NAMES[2]]["ppl_tok"]) / 2
     assert f"{mean:.2f} ± " in shown and capsys.readouterr().out.count(shown.splitlines()[2]) == 1
+    assert make(rows=["smooth_gpt"], seeds=[2]) == 0  # fewer rows than the page has
+    assert Path("results/mini.md").read_text() == shown and list(rows()) == list(there)
+    about = {"mini": "# Two heads", "other": "# Others"}
+    assert make("--columns=ppl_tok", about=about) == 0
+    page = Path("results/mini.md").read_text()
+    assert page.startswith("# Two heads\n\n|") and f"{mean:.2f} ± " in page and "Zipf" not in page
+    assert make() == 0 and Path("results/mini.md").read_text() == shown
     shutil.rmtree("out/smooth_gpt-mini-2")
     with monkeypatch.context() as m:  # a formula was edited: of runs with a folder and without
         digest = heads.head_digest
@@ -305,6 +313,16 @@ def test_a_table_is_of_the_last_steps(whole):
     assert rows()["stop_gradient-mini-1"]["training"]["init_weights"] == row["weights_sha256"]
 
 
+def test_two_labs_of_one_name_are_an_error(tmp_path, monkeypatch):
+    """One would take the other's place."""
+    for lab in ("a", "b"):
+        (tmp_path / f"labs/{lab}/same").mkdir(parents=True)
+        (tmp_path / f"labs/{lab}/same/measure.py").touch()
+    monkeypatch.setattr(places, "CODE", tmp_path)
+    with pytest.raises(ValueError, match=r"labs\.a\.same\.measure and labs\.b\.same\.measure"):
+        places.modules.__wrapped__("measure")
+
+
 # ---- refusals, before any training -------------------------------------------------------------------------
 
 
@@ -317,6 +335,8 @@ def test_what_does_not_belong_together_is_refused(whole, token_folder, tmp_path,
         ("split", dict(evaluate=f"--texts=6 --prompt_tokens=6 --new_tokens=30 --data={token_folder}")),
         ("new_tokens", dict(evaluate="")),
         ("block_size", dict(rows=["baseline", "smooth_gpt --block_size=48"])),
+        ("--seed", dict(rows=["baseline --seed=5"])),
+        ("smoth_gpt", dict(own_space={"smoth_gpt": {"head_args.eps": [0.1, 0.2]}})),
     ):
         with pytest.raises(ValueError, match=key):
             make(**change)
@@ -331,6 +351,8 @@ def test_what_does_not_belong_together_is_refused(whole, token_folder, tmp_path,
     Path("file").touch()
     with pytest.raises(OSError, match="file"):
         make(results="file")
+    with pytest.raises(ValueError, match="--measure"):
+        table.main(["out/baseline-mini-1"])
     assert len(trained) == 1
 
 

@@ -5,6 +5,16 @@
 #     python table.py config/tables/heads.py --jobs=2
 # The heads of labs/more_heads have the same in more_heads.py; results/heads has their rows of ed9d419.
 # Untuned, at each config file's own gain: --tuned=False --name=heads_untuned
+about = {
+    "heads": "# Output heads on the first articles of WikiText-103\n\n"
+    "Every row is a GPT-2 of 1.7M parameters with another output head, trained on the first 162 articles of "
+    "WikiText-103 (0.8M tokens of 4,096) and measured on the official test file. "
+    "All train for 1,000 steps of 1,024 tokens by the recipe of config/brief.py; each head has the learning "
+    "rates, the gain and, where it has one, the constant that were best in its own search of 12 trainings "
+    "(heads.tune.md), then five fresh seeds, scored at the end of training. "
+    "± is half of the 95% interval over these seeds, (+x) the distance to human text, and * marks every row "
+    "that may be the best of its column; docs/metrics.md defines the columns."
+}
 rows = [
     "baseline",
     "learned_gain",

@@ -63,7 +63,7 @@ def open_table(name: Path, prompts: int) -> ReportedTable:
             measure = find_measure(key)
             if rows := table_rows(store, measure):
                 views[key] = measure.view(rows)
-                measure.draw(rows, out)
+                measure.draw(rows, out, "png")
                 figures |= drawings(name, rows)
                 first = {row: runs[0] for row, runs in grouped(rows).items()}
                 configs |= {row: run["training"] for row, run in first.items() if "training" in run}

@@ -61,7 +61,9 @@ def check_rows(rows: Mapping[str, Sized], real: str = HUMAN) -> None:
         raise UserError(f"rows = {lengths}: needs {real!r} and another, of at least {LEAST} sequences each")
 
 
-def draw_tsne(rows: dict[str, np.ndarray], path: Path, seed: int = 0, real: str = HUMAN) -> list[Path]:
+def draw_tsne(
+    rows: dict[str, np.ndarray], path: Path, seed: int = 0, real: str = HUMAN, form: str = "png"
+) -> list[Path]:
     """PATH.png of embeddings (n, C) by row, one of them `real`: a panel a row, real sequences
     green, the row's blue, all others grey, as in sigma-GPTs (arXiv 2404.09562), figure 4. Each row
     shows as many sequences as the shortest one has: its first."""
@@ -86,4 +88,4 @@ def draw_tsne(rows: dict[str, np.ndarray], path: Path, seed: int = 0, real: str 
         ax.set_xticks([])
         ax.set_yticks([])
     fig.supxlabel(f"blue: the row, green: {real}, grey: other rows; {n} of each. {CAVEAT}", fontsize=6)
-    return figures.write(fig, path)
+    return figures.write(fig, path, form)

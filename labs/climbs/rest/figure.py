@@ -94,7 +94,9 @@ def panel_arrays(panels: list[Panel]) -> Arrays:
     return {f"{key}_{n}": array for n, panel in enumerate(panels) for key, array in panel._asdict().items()}
 
 
-def draw_futures(columns: dict[str, Arrays], parts: tuple[str, ...], climb: int, out: Path) -> list[Path]:
+def draw_futures(
+    columns: dict[str, Arrays], parts: tuple[str, ...], climb: int, out: Path, form: str
+) -> list[Path]:
     """OUT.png: a column for each row of the table, and a line for each of the `parts` that are known of the
     climb of that number. Grey: the density at each time; lines: futures; points: what is known; dashed: what
     came."""
@@ -120,10 +122,10 @@ def draw_futures(columns: dict[str, Arrays], parts: tuple[str, ...], climb: int,
         axes[-1, number].set_xlabel("minutes")
     for ax, part in zip(axes[:, 0], parts):
         ax.set_ylabel(f"ft/min ({part})")
-    return figures.write(fig, out)
+    return figures.write(fig, out, form)
 
 
-def draw_climbs(columns: dict[str, Arrays], out: Path) -> list[Path]:
+def draw_climbs(columns: dict[str, Arrays], out: Path, form: str) -> list[Path]:
     """OUT.embeddings.png: t-SNE of the whole climbs (n, T) that the rows sampled, and of the split's, if
     there are enough."""
     real = next(iter(columns.values()))["real"]
@@ -131,4 +133,4 @@ def draw_climbs(columns: dict[str, Arrays], out: Path) -> list[Path]:
     if len(real) < tsne.LEAST or not sampled:
         return []
     climbs = {name: RATES[tokens].astype(float) for name, tokens in ({"real": real} | sampled).items()}
-    return tsne.draw_tsne(climbs, beside(out, ".embeddings"), real="real")
+    return tsne.draw_tsne(climbs, beside(out, ".embeddings"), real="real", form=form)

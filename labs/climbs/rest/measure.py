@@ -225,7 +225,7 @@ class RestMeasure(Measure):
             tables.append(table([f"known: {part}", "runs", *COLUMNS], lines))
         return View([*tables, problems(rows)])
 
-    def draw(self, rows: list[Row], out: Path) -> list[Path]:
+    def draw(self, rows: list[Row], out: Path, form: str) -> list[Path]:
         """OUT.png and OUT.embeddings.png, of the first run of each row; none without their arrays."""
         columns = {}
         for label, (first, *_) in groups_of(row for row in rows if "problem" not in row).items():
@@ -234,7 +234,7 @@ class RestMeasure(Measure):
         if not columns:
             return []
         climb = rows[0]["settings"]["climb"]
-        return draw_futures(columns, DRAWN, climb, out) + draw_climbs(columns, out)
+        return draw_futures(columns, DRAWN, climb, out, form) + draw_climbs(columns, out, form)
 
 
 def groups_of(rows: Iterable[Row]) -> dict[str, list[Row]]:

@@ -129,7 +129,7 @@ class WalkMeasure(Measure):
         ]
         return View([table(["", *COLUMNS.values()], lines), problems(rows)])
 
-    def draw(self, rows: list[Row], out: Path) -> list[Path]:
+    def draw(self, rows: list[Row], out: Path, form: str) -> list[Path]:
         """OUT.png: the exact density, the split's, and that of each run that has its arrays."""
         kept = {row["name"]: arrays for row in rows if (arrays := read_arrays(out, row["name"]))}
         if not kept:
@@ -137,11 +137,11 @@ class WalkMeasure(Measure):
         first = next(iter(kept.values()))
         panels = {"exact": first["exact"], f"test split ({first['walks'][0]} walks)": first["split"]}
         panels |= {name: arrays["model"] for name, arrays in kept.items()}
-        return draw_panels(panels, int(first["low"][0]), out)
+        return draw_panels(panels, int(first["low"][0]), out, form)
 
 
-def draw_panels(panels: dict[str, np.ndarray], low: int, out: Path) -> list[Path]:
-    """OUT.png: a panel for each density (T, V), whose first token is the value `low`."""
+def draw_panels(panels: dict[str, np.ndarray], low: int, out: Path, form: str) -> list[Path]:
+    """OUT.png or OUT.pdf: a panel for each density (T, V), whose first token is the value `low`."""
     plt = figures.pyplot()
     fig, axes = plt.subplots(1, len(panels), figsize=(3 * len(panels), 3), sharey=True)
     ticks = np.arange(60, 200, 20) - low
@@ -151,7 +151,7 @@ def draw_panels(panels: dict[str, np.ndarray], low: int, out: Path) -> list[Path
         ax.set_yticks(ticks, [str(tick + low) for tick in ticks])
         ax.set_ylim(*(value - low for value in SHOWN))
     axes[0].set_ylabel("value")
-    return figures.write(fig, out)
+    return figures.write(fig, out, form)
 
 
 MEASURE = WalkMeasure()
