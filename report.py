@@ -21,7 +21,7 @@ from common.config import Dtype, Natural, Positive, Seed, cli, read
 from common.device import choose_dtype, get_device
 from common.files import beside, check_writable, replacing
 from common.places import called
-from data.corpus import tokenizer_of
+from data.open import tokenizer_of
 from evaluate.checks import check_comparable, check_text, open_split
 from evaluate.measure import NamedRun, open_runs
 from evaluate.report.page import render

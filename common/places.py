@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,13 @@ def modules(part: str) -> dict[str, str]:
     labs/__init__.py."""
     files = sorted(CODE.glob(f"labs/**/{part}.py"))
     return {file.parent.name: ".".join(file.relative_to(CODE).with_suffix("").parts) for file in files}
+
+
+def corpora() -> dict[str, Path]:
+    """The program of each corpus by the name of its folder: data/NAME/prepare.py, labs/NAME/prepare.py or
+    labs/LAB/NAME/prepare.py."""
+    programs = [path for home in ("data/*", "labs/*", "labs/*/*") for path in CODE.glob(f"{home}/prepare.py")]
+    return {path.parent.name: path for path in sorted(programs, key=lambda path: path.parent.name)}
 
 
 def registered(core: str, registry: str, part: str) -> dict[str, Any]:
@@ -64,9 +70,13 @@ def commit() -> str:
     """
     if INSTALLED or not shutil.which("git"):  # installed: perhaps within somebody's other repository
         return ""
-    git = partial(subprocess.run, cwd=CODE, capture_output=True, text=True)
-    head = git(["git", "rev-parse", "HEAD"]).stdout.strip()
-    changed = git(["git", "status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/results"]).stdout
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-c", f"safe.directory={CODE}", *arguments]  # also where another user owns it
+        return subprocess.run(command, cwd=CODE, capture_output=True, text=True).stdout
+
+    head = git("rev-parse", "HEAD").strip()
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/results")
     return head + ("+" if head and changed else "")
 
 

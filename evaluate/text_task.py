@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ import torch
 from common.errors import UserError
 from config.defaults import TrainConfig
 from data.batches import BatchSource, TextSource, Windows
-from data.corpus import corpus_of, kept_path, load_tokenizer, prepared
-from data.tokens import TokenFile, open_held_out, open_tokens, open_truth
+from data.open import corpus_of, kept_path, load_tokenizer, prepared
+from data.tokens import TokenFile, open_held_out, open_tokens, open_truth, read_made
 from evaluate.metrics import Recovery, Window, document_windows, perplexity, training_windows
 from evaluate.scoring import Score, document_blocks, recover, recovery_numbers, score
 from heads import SampledSoftmax, Weights
@@ -30,12 +31,13 @@ class TextTask:
 
     def __init__(self, config: TrainConfig, procs: Processes):
         c = self.config = config
-        folder = procs.first(lambda: prepared(c.dataset, c.tokenizer, c.source))
+        folder = procs.first(lambda: Path(c.data or prepared(c.dataset, c.tokenizer, c.source)))
         train, self.val = open_tokens(folder / "train.bin"), open_held_out(folder / "validation.bin")
         self.train = train._replace(truth=open_truth(train))
         tokenizer = load_tokenizer(folder)
         self.tokenizer: Saveable | None = tokenizer
         self.info: dict[str, Any] = {
+            "dataset": read_made(folder).get("corpus", c.dataset) if c.data else c.dataset,
             "tokenizer": tokenizer.name,  # not the path of a file
             "vocab_size": tokenizer.vocab_size,
             "tokenizer_fingerprint": tokenizer.fingerprint,
@@ -160,7 +162,7 @@ class TextTask:
 
     def greeting(self, source: BatchSource) -> str:
         c, info, data = self.config, self.train.info, self.info["data"]
-        changed = corpus_of(c.dataset).unusual_settings(info["source"])
+        changed = corpus_of(self.info["dataset"]).unusual_settings(info["source"])
         data += f", prepared with {changed}, not with the standard settings" if changed else ""
         data += ", not the whole official split" if info["complete"] is False else ""
         trunk = "" if c.trunk == "gpt" else f", trunk {c.trunk} {c.trunk_args or ''}".rstrip()

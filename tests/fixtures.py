@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 import evaluate.text_task
 import train
-from data.corpus import Contents, Split, prepare_splits
+from data.prepare.corpus import Contents, Split, prepare_splits
 from evaluate import text_numbers
 from evaluate.metrics import Calibration
 from evaluate.store import Store

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench import gpu, timing, training
-from data.corpus import load_tokenizer
+from data.open import load_tokenizer
 from data.tokens import open_tokens
 from evaluate.store import Store
 from tests.fixtures import synthetic_text

@@ -25,7 +25,7 @@ import table
 import train
 from common.config import cli
 from config.defaults import TrainConfig
-from data.corpus import prepared
+from data.open import prepared
 from tests.fixtures import TINY, handlers_kept, train_in_process
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,7 +49,7 @@ def surroundings(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Data and runs lie in `folder`, which is the current one."""
     patch.chdir(folder)
     patch.delenv("TRACEBACK", raising=False)
-    patch.setattr("data.corpus.ROOT", folder)
+    patch.setattr("data.open.ROOT", folder)
     for module in (evaluate.text_task, augment, evaluate.jobs):
         patch.setattr(module, "prepared", lambda *a: prepared(*a, root=folder / "data"))
 

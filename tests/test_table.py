@@ -15,7 +15,7 @@ import heads
 import table
 from common.config import read
 from config.defaults import TrainConfig
-from data.corpus import prepared
+from data.open import prepared
 from evaluate import workers
 from evaluate.curve import CurveMeasure
 from evaluate.find import find_measure

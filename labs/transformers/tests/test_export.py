@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, GPT2LMHeadModel
 
 from common.errors import UserError
 from common.places import registered
-from data.corpus import load_tokenizer
+from data.open import load_tokenizer
 from data.tokenizers import (
     BPETokenizer,
     ByteTokenizer,
