@@ -8,22 +8,20 @@ which says what they were made of and the SHA-256 of each.
 import importlib
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common.errors import UserError
 from common.places import CODE, WORK, corpora
 from data.tokenizers import GPT2Tokenizer, Tokenizer, exported_tokenizer, read_tokenizer, tokenizer_name
 from data.tokens import check_prepared, read_made
 
-if TYPE_CHECKING:
-    from data.prepare.corpus import Corpus
-
 DATA = WORK / "data"
 ROOT = WORK  # what `kept_path` is relative to
 
 
-def corpus_of(dataset: str) -> "Corpus":
-    """The corpus in a prepare.py. UserError if there is none of that name."""
+def corpus_of(dataset: str) -> Any:
+    """The data.prepare.corpus.Corpus in a prepare.py, imported now: what opens has no need of it. UserError if
+    there is none of that name."""
     known = corpora()
     if dataset not in known:
         raise UserError(f"unknown dataset {dataset!r} (known: {', '.join(known)})")

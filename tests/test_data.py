@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import train
 from common.errors import UserError
+from config.defaults import TrainConfig
 from data import tokenizers
 from data.open import load_tokenizer, prepared
 from data.prepare import corpus
@@ -24,7 +26,8 @@ from data.text import prepare as text_of_ones_own
 from data.tokenizers import BPETokenizer, ByteTokenizer, GPT2Tokenizer, WordTokenizer, ids_of
 from data.tokens import SPLITS, open_tokens, read_made, write_tokens
 from data.wikitext103 import prepare as wikitext
-from tests.fixtures import own_text
+from tests.fixtures import TINY, handlers_kept, own_text
+from training.run import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (
@@ -402,3 +405,21 @@ def test_a_reader_of_a_prepared_folder_writes_nothing(novel, monkeypatch):
     assert prepared("text", "bpe300", str(source), folder.parents[1]) == folder
     open_tokens(folder / "train.bin"), load_tokenizer(folder)
     assert folder.stat().st_mtime_ns == before
+
+
+def test_a_training_takes_any_prepared_folder(novel, tmp_path, monkeypatch):
+    """In place of its configuration's dataset, tokenizer and source; and goes on in it."""
+    folder, out = shutil.copytree(novel[1], tmp_path / "elsewhere"), tmp_path / "run"
+    config = TrainConfig(
+        **TINY | dict(data=str(folder), name="run", out_dir=str(out), tokenizer="gpt2", lr_decay_steps=6)
+    )
+    with handlers_kept():
+        assert train.main([f"--{key}={value}" for key, value in vars(config).items()]) == 0
+        c = Run(out, "last").config
+        assert (c.dataset, c.tokenizer, c.data) == ("text", "bpe300", str(folder))
+        assert train.main(["--resume", str(out), "--max_steps=7"]) == 0
+        folder.rename(tmp_path / "moved")
+        asked = []
+        monkeypatch.setattr("evaluate.text_task.prepared", lambda *a: asked.append(a) or novel[1])
+        assert train.main(["--resume", str(out), "--max_steps=8"]) == 0
+    assert asked == [("text", "bpe300", "")] and Run(out, "last").progress.step == 8

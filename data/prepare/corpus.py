@@ -130,9 +130,10 @@ class Corpus(ABC):
 
         UserError for a folder made of something else, or of files that have changed since.
         """
+        given = given_tokenizer(tokenizer)
         if not any(out.glob("[!.]*")):  # what was interrupted is hidden: .new and .lock
             return False
-        made, given = read_made(out), given_tokenizer(tokenizer)
+        made = read_made(out)
         held = made | made.get("settings", {})
         asked = {"tokenizer": tokenizer_name(tokenizer), **settings}
         asked |= {"fingerprint": given.fingerprint} if given else {}
