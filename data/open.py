@@ -20,8 +20,8 @@ ROOT = WORK  # what `kept_path` is relative to
 
 
 def corpus_of(dataset: str) -> Any:
-    """The data.prepare.corpus.Corpus in a prepare.py, imported now: what opens has no need of it. UserError if
-    there is none of that name."""
+    """The data.prepare.corpus.Corpus in a prepare.py, imported when it is asked for. UserError if there is no
+    such corpus."""
     known = corpora()
     if dataset not in known:
         raise UserError(f"unknown dataset {dataset!r} (known: {', '.join(known)})")

@@ -35,3 +35,8 @@ def test_a_corpus_is_found_in_data_and_in_a_lab(tmp_path, monkeypatch):
     assert list(places.corpora()) == ["mine", "text"]
     with pytest.raises(ValueError, match="mine, text"):
         corpus_of("min")
+
+
+def test_a_row_has_its_commit_in_a_checkout_of_another_user(monkeypatch):
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert len(places.commit().removesuffix("+")) == 40
