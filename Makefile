@@ -4,15 +4,22 @@ PY := .venv/bin/python
 
 .PHONY: demo test test-other test-slow coverage table package site clean
 
-# Trains three heads on a small language whose exact probabilities are known, and makes a page of them: out/demo.html.
+# Trains three heads side by side on a small language whose exact probabilities are known, and makes a page of them:
+# out/demo.html. A thread each. Ctrl-C saves; the same command goes on.
 ROWS := baseline smooth_gpt entmax15
 RUNS := $(foreach row,$(ROWS),$(row)=out/$(row)-tiny)
 demo: .venv/done
-	rm -rf $(ROWS:%=out/%-tiny) out/demo.*
-	for row in $(ROWS); do $(PY) train.py config/$$row.py config/tiny.py || exit 1; done
+	$(MAKE) --no-print-directory -j$(words $(ROWS)) $(ROWS:%=demo-%)
 	$(PY) eval_diversity.py $(RUNS) --texts 40 --prompt_tokens 14 --new_tokens 50 --out out/demo > out/demo.log
 	$(PY) report.py out/demo $(RUNS) --out out/demo.html
 	@echo 'A page to play with them: $(PY) labs/play/serve.py $(RUNS)'
+
+# Whoever reads its lines outlives the Ctrl-C that training answers, and puts the row's name before each.
+demo-%: SHELL := bash
+demo-%: .venv/done
+	@set -o pipefail; resume=$$([ -d out/$*-tiny/last ] && echo --resume); \
+	OMP_NUM_THREADS=1 $(PY) train.py config/$*.py config/tiny.py $$resume --log_interval=50 2>&1 | \
+		(trap '' INT TERM HUP; while IFS= read -r line; do echo "$*: $$line"; done)
 
 # The tests on as many processes as JOBS says, a file at a time, for what a file's tests share is made once; in the order
 # of names, for by default files of few tests come last, and some of these take longest.

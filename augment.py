@@ -27,7 +27,6 @@ from common.files import lock_of, locked, replacing
 from common.log import progress_bar
 from config.defaults import TrainConfig
 from data.batches import Windows
-from data.corpus import prepared
 from data.labels import (
     FILE,
     Proposals,
@@ -38,6 +37,7 @@ from data.labels import (
     record_dtype,
     store_folder,
 )
+from data.open import prepared
 from data.tokens import TokenFile, open_tokens
 from training.run import load_model, open_run
 from training.schedule import refuse_other_tokens
@@ -174,7 +174,8 @@ def main(argv: list[str]) -> int:
         raise UserError("labels = 'true': this configuration has no proposals to store")
     device = get_device(config.device)
     config = replace(config, dtype=choose_dtype(config.dtype, device).name)
-    tokens = open_tokens(prepared(config.dataset, config.tokenizer, config.source) / "train.bin")
+    data = Path(config.data or prepared(config.dataset, config.tokenizer, config.source))
+    tokens = open_tokens(data / "train.bin")
     teacher = open_run(config.teacher, hub=True)
     made_of = identity(tokens, config, fingerprint(teacher.record, teacher.weights()))
     folder = build_store(tokens, config, made_of, device)

@@ -22,7 +22,7 @@ from common.device import choose_dtype, get_device
 from common.errors import UserError
 from common.files import beside, check_writable, real_path, replacing
 from common.places import called
-from data.corpus import tokenizer_of
+from data.open import tokenizer_of
 from evaluate.checks import check_comparable, check_text, open_split
 from evaluate.measure import NamedRun, open_runs
 from evaluate.report.page import render

@@ -20,7 +20,7 @@ from common.config import Dtype, Positive, Seed, Text, cli, read
 from common.device import autocast, choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError
 from common.files import for_screen
-from data.corpus import sampler_of, tokenizer_of
+from data.open import sampler_of, tokenizer_of
 from data.tokenizers import Tokenizer, ids_of
 from evaluate.decoding import Decoding, decoding_flags
 from evaluate.sampling import entropies, generate, weight_draws

@@ -36,11 +36,11 @@ import training.text
 from bench.timing import Served, arguments, dtypes, median, memory_mb, nanogpt, serve, turns, write
 from common.config import read
 from common.device import autocast, flops_per_token, peak_flops
-from common.files import write_json
+from common.manifest import write_manifest
 from common.places import find
 from data.batches import batch_indices
 from data.tokenizers import GPT2Tokenizer
-from data.tokens import open_tokens, write_tokens
+from data.tokens import open_tokens, read_made, write_tokens
 from training.checkpoint import save
 from training.distributed import Processes
 
@@ -54,6 +54,7 @@ SIZES = {
 }
 ROWS = "smooth_gpt bayes_gpt gs_softmax_f1 gs_softmax_f2 sig_gpt sig_gpt_sum sig_gpt_pw".split()
 LR = 3e-4
+PARTS = "train", "validation"  # splits of the folder that is trained on
 
 
 class Ours:
@@ -140,24 +141,26 @@ class NanoGPT:
 
 def prepared_part(data: Path, windows: int, block_size: int, folder: Path) -> Path:
     """A prepared folder with the first `windows` windows of `data`'s splits, whose labels are soon stored."""
-    for file in data.glob("*.json"):  # of the tokenizer; those of the splits are written anew
-        shutil.copy(file, folder)
-    for split in ("train", "validation"):
+    made = read_made(data)
+    for name in {"tokenizer.json"} & made["files"].keys():
+        shutil.copy(data / name, folder)
+    for split in PARTS:
         tokens = open_tokens(data / f"{split}.bin")
-        info = {k: v for k, v in tokens.info.items() if k not in ("tokens", "vocab_size")}
         ids = np.asarray(tokens.ids[: windows * block_size + 1])
-        write_tokens(folder / f"{split}.bin", [ids], tokens.info["vocab_size"], info)
+        write_tokens(folder / f"{split}.bin", [ids], made["vocab_size"])
+    splits = {split: made["splits"][split] for split in PARTS}
+    write_manifest(folder, made | {"splits": splits}, [path.name for path in folder.iterdir()])
     return folder
 
 
 def random_part(windows: int, block_size: int, folder: Path) -> Path:
     """As `prepared_part`, of random tokens of GPT-2's vocabulary: no hub and no text are needed."""
     rng, V = np.random.default_rng(0), GPT2Tokenizer.vocab_size
-    tokenizer = {"tokenizer": GPT2Tokenizer.name, "fingerprint": GPT2Tokenizer.fingerprint}
-    info = {**tokenizer, "source": "random", "sha256": "random", "complete": True}
-    for split in ("train", "validation"):
-        write_tokens(folder / f"{split}.bin", [rng.integers(V, size=windows * block_size + 1)], V, info)
-    write_json(folder / "meta.json", {"tokenizer": GPT2Tokenizer.name})
+    made = {"tokenizer": GPT2Tokenizer.name, "fingerprint": GPT2Tokenizer.fingerprint, "vocab_size": V}
+    made |= {"source": "random", "splits": {name: {"sha256": "random", "complete": True} for name in PARTS}}
+    for split in PARTS:
+        write_tokens(folder / f"{split}.bin", [rng.integers(V, size=windows * block_size + 1)], V)
+    write_manifest(folder, made, [f"{split}.bin" for split in PARTS])
     return folder
 
 

@@ -30,7 +30,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from typing_extensions import TypedDict
 
 from common.errors import CONTROL, UserError, mistake, printable, reading
-from common.places import INSTALLED, called, find, translated
+from common.places import INSTALLED, WORK, called, find, translated
 
 T = TypeVar("T")
 
@@ -189,6 +189,8 @@ def read_run(folder: Path, kinds: Mapping[str, Any]) -> dict[str, Any]:
     with reading(last / "config.json"):
         config = translated(json.loads((last / "config.json").read_bytes()))
         known = {key: value for key, value in config.items() if key in kinds}
+        if "data" in known:  # the prepared folder, unless it is gone: then it is prepared again
+            known["data"] = str(WORK / known["data"]) if (WORK / known["data"]).is_dir() else ""
         if "-" in known["tokenizer"]:  # of a file, whose content names it
             known["tokenizer"] = str(last / "tokenizer.json")
         return checked(known, kinds) | {"out_dir": str(folder)}

@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,13 @@ def modules(part: str) -> dict[str, str]:
         if (first := known.setdefault(file.parent.name, module)) != module:
             raise ValueError(f"{first} and {module} have one name, {file.parent.name}: rename a folder")
     return known
+
+
+def corpora() -> dict[str, Path]:
+    """The program of each corpus by the name of its folder: data/NAME/prepare.py, labs/NAME/prepare.py or
+    labs/LAB/NAME/prepare.py."""
+    programs = [path for home in ("data/*", "labs/*", "labs/*/*") for path in CODE.glob(f"{home}/prepare.py")]
+    return {path.parent.name: path for path in sorted(programs, key=lambda path: path.parent.name)}
 
 
 def registered(core: str, registry: str, part: str) -> dict[str, Any]:
@@ -69,9 +76,13 @@ def commit() -> str:
     """
     if INSTALLED or not shutil.which("git"):  # installed: perhaps within somebody's other repository
         return ""
-    git = partial(subprocess.run, cwd=CODE, capture_output=True, text=True)
-    head = git(["git", "rev-parse", "HEAD"]).stdout.strip()
-    changed = git(["git", "status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/results"]).stdout
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-c", f"safe.directory={CODE}", *arguments]  # also where another user owns it
+        return subprocess.run(command, cwd=CODE, capture_output=True, text=True).stdout
+
+    head = git("rev-parse", "HEAD").strip()
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/results")
     return head + ("+" if head and changed else "")
 
 

@@ -28,6 +28,7 @@ class TrainConfig:
     dataset: str = "wikitext103"    # a folder of data/ with a prepare.py, or a set of images
     tokenizer: str = "gpt2"         # bpeN: N tokens of the train split; bytes, words, or a tokenizer.json
     source: str = ""                # where the text or the images are; empty: their public home
+    data: str = ""                  # a prepared folder, in place of these three
     # model: GPT-2 124M with the paper's block
     trunk: str = "gpt"              # a name in TRUNKS of model.py or a lab
     trunk_args: dict = field(default_factory=dict)  # what it takes beside the sizes

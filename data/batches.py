@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from common.errors import UserError
-from data.tokens import TokenFile, check_ids
+from data.tokens import TokenFile
 from heads import Targets
 from model import Read, Step, shifted
 
@@ -72,7 +72,7 @@ class Windows:
         """Inputs and next tokens (B, T), int64, of the windows `indices` (B,)."""
         T = self.block_size
         rows = np.stack([self.ids[w * T : w * T + T + 1] for w in indices]).astype(np.int64)
-        ids = torch.from_numpy(check_ids(self.tokens, rows))
+        ids = torch.from_numpy(rows)
         return ids[:, :-1], ids[:, 1:]
 
 
@@ -113,7 +113,7 @@ class TextSource:
 
     The trunk says how it reads them (`arrange`), and is told at which step the schedule has its `end`. Where
     tokens are given (`Windows.given`), only the rest of the window is predicted; and a corpus can ask that in
-    a share of the sequences a token which says nothing takes their place (data.corpus.Split.dropped).
+    a share of the sequences a token which says nothing takes their place (data.prepare.corpus.Split.dropped).
     """
 
     def __init__(

@@ -3,8 +3,8 @@
 import hashlib
 import json
 import re
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from difflib import get_close_matches
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -19,7 +19,6 @@ from common.files import replacing
 
 LINE = r"[^\n]*\n|[^\n]+"
 LARGEST_BPE = 2**20
-LONGEST_WORD = 1000  # characters, in the training of a BPE
 
 
 class Tokenizer:
@@ -29,7 +28,7 @@ class Tokenizer:
     name: str  # "gpt2", "bytes", "bpe<vocab_size>", "words" or a file's own: also of the prepared folder
     vocab_size: int  # ids are 0 .. vocab_size - 1
     # Whether lines are encoded one by one, and known to come back from their ids. If not, the text is encoded
-    # in long stretches, and data.corpus counts the lines that do not come back.
+    # in long stretches, and data/prepare counts the lines that do not come back.
     by_line = True
 
     def __init__(self, model: tokenizers.Tokenizer) -> None:
@@ -180,35 +179,6 @@ def byte_vocab() -> dict[str, int]:
     return dict(zip(alphabet, order))
 
 
-def train_bpe(lines: Iterable[str], vocab_size: int) -> BPETokenizer:
-    """Train a byte-level BPE of exactly `vocab_size` ids: GPT-2's pre-tokenizer, no normaliser, no special
-    tokens.
-
-    Memory grows with the number of different words, not with the length of the text. UserError if the text
-    has too few different pairs to reach `vocab_size`.
-    """
-    model = byte_level({})
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        show_progress=bool(sys.stderr and sys.stderr.isatty()),
-        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
-    )
-    model.train_from_iterator(short_words(lines), trainer)
-    tokenizer = BPETokenizer(model)
-    if tokenizer.vocab_size != vocab_size:
-        raise UserError(f"tokenizer = 'bpe{vocab_size}': the text is too small, it yields {tokenizer.name}")
-    return tokenizer
-
-
-def short_words(lines: Iterable[str]) -> Iterator[str]:
-    """The lines, those with a word of LONGEST_WORD characters or more in pieces of that length: the time of
-    training a BPE grows with the square of a word's length."""
-    long = re.compile(rf"\S{{{LONGEST_WORD},}}|\s{{{LONGEST_WORD},}}")
-    for line in lines:
-        size = LONGEST_WORD if long.search(line) else len(line)
-        yield from (line[at : at + size] for at in range(0, len(line), size or 1))
-
-
 # -----------------------------------------------------------------------------
 # Words, and the files of other programs
 
@@ -246,7 +216,9 @@ class WordTokenizer(Tokenizer):
         try:
             return np.array([self._ids[w] for text in texts for w in self._word.findall(text)], np.int64)
         except KeyError as error:
-            raise UserError(f"the word {error} is not in this vocabulary of {self.vocab_size}") from None
+            near = ", ".join(get_close_matches(error.args[0], self.words, 3, 0))
+            size = self.vocab_size
+            raise UserError(f"the word {error} is not in this vocabulary of {size}: {near} are") from None
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids`: a space between two words of a line."""

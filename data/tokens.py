@@ -1,36 +1,44 @@
-"""Token files: the ids of a text, mapped into memory, and a JSON beside them that says what they are.
+"""Token files: the ids of a prepared folder's splits, mapped into memory, and what its manifest says of them.
 
 The file is a 32-byte little-endian header (magic, version, bytes per id, count, 8 reserved bytes), then ids.
+manifest.json (common/manifest.py) holds the SHA-256 of each file, which is compared whenever one is opened.
 """
 
-import hashlib
 import importlib
+import re
+import shlex
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from common.config import Natural, Positive, Share
+from common.config import Natural, Positive, Share, checked
 from common.errors import UserError, reading
-from common.files import read_json, replacing, write_json
-from common.places import modules
+from common.files import read_json, replacing
+from common.manifest import NAME as MANIFEST
+from common.manifest import check_file, read_manifest
+from common.places import CODE, corpora, modules
 
+SPLITS = ("train", "validation", "test")
+SplitName = Literal["train", "validation", "test"]
 MAGIC, VERSION = b"NHTOKENS", 1
 HEADER = struct.Struct("<8sIIQ8x")  # magic, version, bytes per id, number of ids
-# ids of a file that are looked at when it is opened, a tenth of a second; the rest when they are used
-SCANNED = 2**27
 PREPARE = "run the corpus' prepare.py, for instance: python data/wikitext103/prepare.py"
 
-# what is read of a token file's JSON, and of which type it is
-NEEDED = {"tokens": Positive, "vocab_size": Positive}
+# what is read of a prepared folder's manifest, and of which type it is
+MADE = {
+    **dict.fromkeys(("source", "tokenizer", "fingerprint"), str),
+    "vocab_size": Positive,
+    "splits": dict[SplitName, dict[str, Any]],
+}
+# and of each split in it
 INFO = {
     **dict.fromkeys(("words", "lines", "changed_lines", "length", "given", "absent"), Natural),
-    # sha256: of the text; ids_sha256: of the token file behind its header
-    **dict.fromkeys(("tokenizer", "fingerprint", "sha256", "ids_sha256", "source"), str),
     "bytes": Positive,
     "dropped": Share,
+    "complete": bool | None,  # whether it is all of an official split; None: there is none
 }
 
 
@@ -56,7 +64,7 @@ class Truth(Protocol):
 
 class TokenFile(NamedTuple):
     ids: np.memmap  # (tokens,) uint16 or uint32, read-only
-    info: dict[str, Any]  # what the JSON says, see INFO
+    info: dict[str, Any]  # what the manifest says of the split, and of all
     path: Path
     truth: Truth | None = None  # None where nobody knows it, or nobody asked
 
@@ -81,74 +89,90 @@ def id_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
-def write_tokens(
-    path: str | Path,
-    arrays: Iterable[np.ndarray],
-    vocab_size: int,
-    info: dict[str, Any] | Callable[[], dict[str, Any]],
-) -> TokenFile:
-    """Write the ids of `arrays`, one after the other, to `path`, and `info` to the JSON beside it.
+def write_tokens(path: str | Path, arrays: Iterable[np.ndarray], vocab_size: int) -> np.memmap:
+    """Writes the ids of `arrays`, one after the other, to `path`; the ids as `open_tokens` has them.
 
     arrays      integer arrays of any length, held in memory one at a time
     vocab_size  every id must lie below it; up to 65,536 an id takes 2 bytes, else 4
-    info        what open_tokens returns, or a function giving it, called when `arrays` is used up;
-                "tokens" and "vocab_size" are filled in here
 
-    ValueError for ids out of range and for no ids at all. An OSError (a full disk) leaves nothing behind.
+    UserError for ids out of range and for no ids at all. An OSError (a full disk) leaves nothing behind.
     """
-    path = Path(path)
-    dtype, count, sha256 = id_dtype(vocab_size), 0, hashlib.sha256()
-    info_path = path.with_suffix(".json")
+    path, dtype, count = Path(path), id_dtype(vocab_size), 0
     with replacing(path) as file:
         file.write(bytes(HEADER.size))  # no magic yet: what a crash leaves is not a token file
         for ids in arrays:
             if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
                 raise UserError(f"{path}: ids {ids.min()} to {ids.max()} do not fit vocab_size {vocab_size}")
-            raw = ids.astype(dtype).tobytes()
-            file.write(raw)
-            sha256.update(raw)
+            file.write(ids.astype(dtype).tobytes())
             count += ids.size
         if not count:
             raise UserError(f"{path}: no tokens to write: is the text empty?")
         file.seek(0)
         file.write(HEADER.pack(MAGIC, VERSION, dtype.itemsize, count))
-        content = {**(info() if callable(info) else info), "vocab_size": vocab_size, "tokens": count}
-        content["ids_sha256"] = sha256.hexdigest()
-        info_path.unlink(missing_ok=True)  # the new ids never stand beside the old JSON
-    write_json(info_path, content)
-    return open_tokens(path)
+    return map_ids(path, vocab_size)
 
 
-def open_tokens(path: str | Path, compare: bool = False) -> TokenFile:
-    """Map the token file at `path` into memory and read the JSON beside it.
+def map_ids(path: Path, vocab_size: int) -> np.memmap:
+    """The ids of a token file. UserError if it is none of this vocabulary."""
+    with reading(path), path.open("rb") as file:
+        dtype = id_dtype(vocab_size)
+        count = (path.stat().st_size - HEADER.size) // dtype.itemsize
+        if file.read(HEADER.size) != HEADER.pack(MAGIC, VERSION, dtype.itemsize, max(0, count)):
+            raise UserError(f"it is no token file of a vocabulary of {vocab_size}")
+        ids = np.memmap(path, dtype, "r", offset=HEADER.size, shape=(count,))
+        if (highest := int(ids.max(initial=0))) >= vocab_size:
+            raise UserError(f"it holds the id {highest}, beyond its vocabulary")
+    return ids
 
-    compare  whether the ids are compared with the SHA-256 that the JSON has of them: 0.3 GB a second or more
 
-    OSError if either is missing, UserError if they are damaged or do not belong together.
+def read_made(folder: str | Path) -> dict[str, Any]:
+    """What a prepared folder was made of: its manifest. FileNotFoundError if it is none; UserError if the
+    manifest is damaged, or if an earlier version prepared it."""
+    folder = Path(folder)
+    if (folder / MANIFEST).is_file():
+        made = read_manifest(folder)
+        with reading(folder / MANIFEST):
+            checked(made, MADE, MADE, more=True)
+            for info in made["splits"].values():
+                checked(info, INFO, more=True)
+        return made
+    if (folder / "meta.json").is_file():
+        raise UserError(f"{folder} was prepared by an earlier version: make it anew, {earlier(folder)}")
+    raise FileNotFoundError(f"{folder} is no prepared folder, it has no {MANIFEST}: {PREPARE}")
+
+
+def earlier(folder: Path) -> str:
+    """The command that makes a folder anew of which an earlier version wrote meta.json."""
+    meta = read_json(folder / "meta.json", {"tokenizer": str, "source": str})
+    tokenizer, corpus = meta["tokenizer"], folder.absolute().parent.name
+    program = corpora().get(corpus, CODE / "data" / corpus / "prepare.py").relative_to(CODE)
+    record = r"(?:Salesforce/wikitext)?(.*?)(?: language=.*)?(?:, (\d+) lines of train)?"
+    source, lines = re.fullmatch(record, meta["source"], re.DOTALL).groups()  # type: ignore[union-attr]
+    flags = [f"--tokenizer={folder / 'tokenizer.json' if '-' in tokenizer else tokenizer}"]
+    flags += [f"--source={source}"] * bool(source) + [f"--lines={lines}"] * bool(lines)
+    return shlex.join(["python", str(program), *flags, f"--out={folder}", "--force"])
+
+
+def check_prepared(folder: Path, name: str, made: dict[str, Any]) -> Path:
+    """The path of a file of a prepared folder. OSError if it is missing, UserError if it is damaged."""
+    try:
+        return check_file(folder, name, made)
+    except UserError as error:
+        again = f"{made.get('command', 'its prepare.py')} --out={shlex.quote(str(folder))} --force"
+        raise UserError(f"{error}; make the folder anew: {again}") from None
+
+
+def open_tokens(path: str | Path) -> TokenFile:
+    """Maps the token file at `path` into memory, if its SHA-256 is that of the manifest beside it.
+
+    OSError if either is missing, UserError if one is damaged.
     """
     path = Path(path)
-    info_path = path.with_suffix(".json")
-    info = read_json(info_path, NEEDED, INFO)
-    with reading(path), open(path, "rb") as file:
-        dtype, count = id_dtype(info["vocab_size"]), info["tokens"]
-        header, size = HEADER.pack(MAGIC, VERSION, dtype.itemsize, count), path.stat().st_size
-        fits = size == len(header) + dtype.itemsize * count and info.get("given", 0) <= info.get("length", 0)
-        if not fits or file.read(len(header)) != header:
-            raise UserError(f"it is no token file, or not the one of {info_path}")
-        ids = np.memmap(path, dtype, "r", offset=HEADER.size, shape=(count,))
-    tokens = TokenFile(ids, {"complete": None} | info, path)
-    check_ids(tokens, ids[:SCANNED])
-    if compare and "ids_sha256" in info and hashlib.sha256(ids.data).hexdigest() != info["ids_sha256"]:
-        raise UserError(f"{path} has changed since it was written: its SHA-256 is another")
-    return tokens
-
-
-def check_ids(tokens: TokenFile, ids: np.ndarray) -> np.ndarray:
-    """`ids`, read from `tokens`. ValueError if one is not in the vocabulary: the file is damaged."""
-    highest = int(ids.max(initial=0))
-    if highest >= tokens.info["vocab_size"]:
-        raise UserError(f"{tokens.path} is damaged: it holds the id {highest}, beyond its vocabulary")
-    return ids
+    made = read_made(path.parent)
+    check_prepared(path.parent, path.name, made)
+    ids = map_ids(path, made["vocab_size"])
+    about = {key: made[key] for key in ("tokenizer", "fingerprint", "vocab_size", "source")}
+    return TokenFile(ids, about | made["splits"][path.stem], path)
 
 
 # -----------------------------------------------------------------------------
@@ -157,7 +181,7 @@ def check_ids(tokens: TokenFile, ids: np.ndarray) -> np.ndarray:
 
 def open_held_out(path: str | Path) -> TokenFile:
     """The split whose token file is `path`, with its truth. Errors: see `open_tokens` and `open_truth`."""
-    tokens = open_tokens(path, compare=True)
+    tokens = open_tokens(path)
     return tokens._replace(truth=open_truth(tokens))
 
 
@@ -167,11 +191,12 @@ def truth_path(tokens: Path) -> Path:
 
 
 def open_truth(tokens: TokenFile) -> Truth | None:
-    """The truth of a token file; None where there is none. UserError when it is damaged, or belongs to other
-    tokens."""
-    path = truth_path(tokens.path)
-    if not path.is_file():
+    """The truth of a token file; None where there is none. UserError when it is damaged."""
+    folder, name = tokens.path.parent, truth_path(tokens.path).name
+    made = read_made(folder)
+    if name not in made["files"]:
         return None
+    path = check_prepared(folder, name, made)
     with reading(path):
         with np.load(path, allow_pickle=False) as file:
             kind = str(file["kind"])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from data.corpus import folder_of, found_path, measure_of
+from data.open import folder_of, found_path, measure_of
 from data.tokens import TokenFile, open_held_out
 from evaluate.measure import NamedRun
 from evaluate.names import REFERENCES, check_apart
@@ -64,7 +64,7 @@ def data_folder(runs: Sequence[NamedRun], data: str) -> Path:
     first = next((run for run in runs if not run.ckpt.foreign), None)
     if first is None:
         raise UserError(f"{runs[0].path} names no corpus: give --data=FOLDER")
-    return found_path(first.ckpt.config.data, first.path)
+    return found_path(first.ckpt)
 
 
 def open_split(runs: Sequence[NamedRun], data: str, split: str) -> TokenFile:

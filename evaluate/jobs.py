@@ -14,9 +14,9 @@ from common.errors import UserError
 from common.log import entries
 from common.places import called
 from config.defaults import TrainConfig
-from data.corpus import DATA, folder_of, prepared
+from data.open import DATA, folder_of, prepared
 from data.tokenizers import tokenizer_name
-from data.tokens import open_tokens
+from data.tokens import read_made
 from evaluate.measure import training_of
 from evaluate.settings import TableConfig
 from evaluate.store import Row
@@ -215,14 +215,15 @@ def data_of(config: dict[str, Any], folder: str = "") -> str | None:
     try:
         corpus = (config["dataset"], config["tokenizer"], config["source"])
         path = Path(folder) if folder else folder_of(*corpus, DATA)
-        return open_tokens(path / "train.bin").info["sha256"]
+        return read_made(path)["splits"]["train"]["sha256"]
     except (OSError, ValueError, KeyError):
         return None
 
 
 def prepare_data(jobs: Sequence[Job]) -> None:
     """Prepares what `jobs` are trained on. UserError for what cannot be: once, and not job by job."""
-    corpora = [(w["dataset"], w["tokenizer"], w["source"]) for w in (job.wanted for job in jobs)]
+    wanted = [job.wanted for job in jobs if not job.wanted["data"]]
+    corpora = [(w["dataset"], w["tokenizer"], w["source"]) for w in wanted]
     for dataset, tokenizer, source in dict.fromkeys(corpora):
         if lab_of(dataset) is None:  # a lab's data have no tokens to prepare: its measure has opened them
             prepared(dataset, tokenizer, source)

@@ -104,7 +104,9 @@ class NamedRun(NamedTuple):
         fields = {"row": known or self.name, "overlay": c.get("overlay", "") if known else ""}
         fields |= {"seed": c.get("seed"), "checkpoint": str(self.path)}
         fields |= {} if self.stopped is None else {"stopped": self.stopped}
-        return fields | ({} if self.ckpt.foreign else {"step": self.ckpt.progress.step, **training_cost(self.ckpt)})
+        return fields | (
+            {} if self.ckpt.foreign else {"step": self.ckpt.progress.step, **training_cost(self.ckpt)}
+        )
 
 
 def open_runs(arguments: list[str], which: str = "best") -> list[NamedRun]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.config import Natural, Positive, Space, checked, completed
+from common.config import Natural, Positive, Space, checked, with_defaults
 from common.errors import UserError, reading
 from common.places import CODE, commit, find
 from config.defaults import TrainConfig
@@ -357,7 +357,7 @@ class Search:
     def check_trial(self, job: Job, training: dict[str, Any]) -> None:
         """UserError if the trial's `training` is another than it is asked for. The lowest of its evaluations
         counts, so the steps of these are a part of it."""
-        steps = [{"eval_steps": evaluated_at(c)} for c in (completed(TrainConfig, training), job.wanted)]
+        steps = [{"eval_steps": evaluated_at(c)} for c in (with_defaults(TrainConfig, training), job.wanted)]
         if found := job.differs(training, self.kept) or difference(*steps):
             raise UserError(f"{self.store.path}: {job.out.name} was trained with another {found}")
 

@@ -12,7 +12,7 @@ import torch
 from common.device import choose_dtype, get_device, get_dtype
 from common.errors import UserError
 from common.log import progress_bar
-from data.corpus import tokenizer_of
+from data.open import tokenizer_of
 from data.tokenizers import Tokenizer
 from data.tokens import TokenFile, Truth, open_tokens
 from evaluate import metrics

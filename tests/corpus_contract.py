@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from common.config import cli
-from common.places import CODE
-from data import corpus as shared
-from data.corpus import SPLITS, corpora, corpus_of, folder_of, load_tokenizer, prepared, read_meta
-from data.tokens import open_held_out
+from common.places import CODE, corpora
+from data.open import corpus_of, folder_of, load_tokenizer, prepared
+from data.prepare import corpus as shared
+from data.tokens import SPLITS, open_held_out, read_made
 
 Source = str | Callable[[Path], str]  # as --source has it, or what writes it into a folder
 
@@ -80,7 +80,7 @@ def call(dataset: str, *flags: str) -> int:
 
 def test_the_splits_of_a_corpus(dataset, example, place):
     source, _, folder = place
-    corpus, meta, tokenizer = corpus_of(name_of(dataset)), read_meta(folder), load_tokenizer(folder)
+    corpus, meta, tokenizer = corpus_of(name_of(dataset)), read_made(folder), load_tokenizer(folder)
     assert folder == folder_of(name_of(dataset), example.tokenizer, source, folder.parents[1])
     assert {*meta["splits"]} == {*SPLITS} and meta["tokenizer"] == tokenizer.name
     assert corpus.given(source) == example.given
@@ -110,6 +110,8 @@ def test_what_is_whole_is_kept(dataset, example, place, monkeypatch):
     flags = f"--out={folder}", f"--tokenizer={example.tokenizer}", f"--source={source}"
     before = files(folder)
     assert call(dataset, *flags) == 0 and files(folder) == before
+    monkeypatch.setattr(shared.Corpus, "prepare", lambda *_: pytest.fail("training prepares it again"))
+    assert prepared(name_of(dataset), example.tokenizer, source, folder.parents[1]) == folder
 
 
 def test_another_source_is_refused_or_starts_over(dataset, example, place, tmp_path, capsys):

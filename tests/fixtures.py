@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 import train
 import training.text
 from common.manifest import write_manifest
-from data.corpus import Contents, Split, prepare_splits
+from data.prepare.corpus import Contents, Split, prepare_splits
 from evaluate import text_numbers
 from evaluate.metrics import Calibration
 from evaluate.store import Store

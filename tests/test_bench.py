@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import timing, training
-from data.corpus import load_tokenizer
+from data.open import load_tokenizer
 from data.tokens import open_tokens
 
 REPO = Path(timing.__file__).parents[1]

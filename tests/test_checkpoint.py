@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from common.errors import InUse, UserError
-from data.corpus import tokenizer_of
-from data.tokenizers import BPETokenizer, train_bpe
+from data.open import tokenizer_of
+from data.prepare.bpe import train_bpe
+from data.tokenizers import BPETokenizer
 from heads import Targets
 from model import build
 from tests.fixtures import same_tensors, scale, seal

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from data import corpus
+from common import places
+from data.open import corpus_of
 from docs.house import tracked
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,7 +31,12 @@ def test_a_corpus_is_found_in_data_and_in_a_lab(tmp_path, monkeypatch):
         (tmp_path / folder).mkdir(parents=True)
     for folder in ("data/text", "labs/mine"):
         (tmp_path / folder / "prepare.py").touch()
-    monkeypatch.setattr(corpus, "CODE", tmp_path)
-    assert list(corpus.corpora()) == ["mine", "text"]
+    monkeypatch.setattr(places, "CODE", tmp_path)
+    assert list(places.corpora()) == ["mine", "text"]
     with pytest.raises(ValueError, match="mine, text"):
-        corpus.corpus_of("min")
+        corpus_of("min")
+
+
+def test_a_row_has_its_commit_in_a_checkout_of_another_user(monkeypatch):
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert len(places.commit().removesuffix("+")) == 40

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from common.places import CODE
-from data.corpus import corpora
+from common.places import CODE, corpora
 from tests.corpus_contract import *  # noqa: F403
 from tests.corpus_contract import Example, each
 from tests.fixtures import synthetic_text

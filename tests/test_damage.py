@@ -25,7 +25,7 @@ import train
 import training.text
 from common.config import cli
 from config.defaults import TrainConfig
-from data.corpus import prepared
+from data.open import prepared
 from tests.fixtures import TINY, handlers_kept, seal, train_in_process
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,7 +49,7 @@ def surroundings(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Data and runs lie in `folder`, which is the current one."""
     patch.chdir(folder)
     patch.delenv("TRACEBACK", raising=False)
-    patch.setattr("data.corpus.ROOT", folder)
+    patch.setattr("data.open.ROOT", folder)
     for module in (training.text, augment, evaluate.jobs):
         patch.setattr(module, "prepared", lambda *a: prepared(*a, root=folder / "data"))
 
@@ -206,11 +206,11 @@ FILES = [  # a file (a pattern), and a command that reads it
     ("train", RESUME, "run/last/model.safetensors"),
     ("train", RESUME, "run/last/progress.json"),
     ("train", TRAIN, f"{BPE}/train.bin"),
-    ("train", TRAIN, f"{BPE}/validation.json"),
+    ("train", TRAIN, f"{BPE}/manifest.json"),
+    ("train", TRAIN, f"{BPE}/tokenizer.json"),
     ("train", LABELS, f"{BPE}/labels-*/labels.bin"),
     ("train", LABELS, f"{BPE}/labels-*/manifest.json"),
     ("eval", EVAL, f"{BPE}/test.bin"),
-    ("eval", EVAL, f"{BPE}/test.json"),
     ("table", CURVE, "results/e.jsonl"),
     ("report", "results/e run --device=cpu --prompts=1 --new_tokens=3 --out=new.html", "results/e.jsonl"),
     ("text", TEXT, "novels/a.txt"),
@@ -242,7 +242,7 @@ def test_a_damaged_file_is_named(call, whole, program, arguments, pattern):
         bad = [old + line + b"\n" for line in (texts if program == "text" else NO_JSON[1:] + NO_ROWS)]
     if path.suffix == ".json":
         bad += NO_JSON if pattern.startswith("run/best") else NO_JSON[1::4]
-    if pattern.endswith(("labels.bin", "test.bin")):
+    if pattern.endswith(("labels.bin", "train.bin", "test.bin")):
         bad.append(old[:-10] + bytes([old[-10] ^ 4]) + old[-9:])  # of an id the low byte: another word
     for content in bad:
         code, err = call(program, arguments, {name: content}, sealed=True)
@@ -298,12 +298,7 @@ def changed(**keys):
         *(("sample", SAMPLE, "run/best/progress.json", {"step": step}) for step in ("3", -1, 1.5, None)),
         *(("train", RESUME, "run/last/progress.json", {"best_val_nll": bad}) for bad in ("x", float("nan"))),
         ("train", RESUME, "run/last/config.json", {"n_head": 1}),
-        *(
-            ("eval", EVAL, f"{BPE}/test.json", {key: value})
-            for key, value in (("tokens", "9"), ("vocab_size", -1), ("vocab_size", 1e400), ("words", "x"),
-                               ("bytes", -5), ("fingerprint", []))
-        ),
-        ("train", TRAIN, f"{BPE}/validation.json", {"given": 10**9}),
+        ("eval", EVAL, f"{BPE}/manifest.json", {"vocab_size": 10**12}),
     ],
 )  # fmt: skip
 def test_a_value_in_a_file_that_cannot_be_is_refused(call, whole, program, arguments, file, keys):

@@ -3,10 +3,10 @@
 Real text is read only where the environment names it.
 """
 
-import hashlib
 import importlib.util
 import json
 import os
+import shutil
 import sys
 from codecs import BOM_UTF8
 from pathlib import Path
@@ -14,22 +14,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import train
 from common.errors import UserError
-from data import corpus, tokenizers, tokens
-from data.corpus import is_prepared, load_tokenizer, prepared
+from config.defaults import TrainConfig
+from data import tokenizers
+from data.open import load_tokenizer, prepared
+from data.prepare import corpus
+from data.prepare.bpe import short_words, train_bpe
+from data.prepare.lines import file_lines
 from data.text import prepare as text_of_ones_own
-from data.tokenizers import (
-    BPETokenizer,
-    ByteTokenizer,
-    GPT2Tokenizer,
-    WordTokenizer,
-    ids_of,
-    short_words,
-    train_bpe,
-)
-from data.tokens import open_tokens, write_tokens
+from data.tokenizers import BPETokenizer, ByteTokenizer, GPT2Tokenizer, WordTokenizer, ids_of
+from data.tokens import SPLITS, open_tokens, read_made, write_tokens
 from data.wikitext103 import prepare as wikitext
-from tests.fixtures import own_text
+from tests.fixtures import TINY, handlers_kept, own_text
+from training.run import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (
@@ -102,13 +100,9 @@ def to_parquet(wiki: Path, folder: Path, shards: int = 2) -> Path:
 
 
 def content(folder: Path) -> dict[str, object]:
-    """All that a prepared folder holds but the name of its source."""
-    files = {path.name: path.read_bytes() for path in folder.glob("*.bin")}
-    infos = {
-        path.name: {k: v for k, v in json.loads(path.read_text()).items() if k != "source"}
-        for path in folder.glob("*.json")
-    }
-    return {**files, **infos}
+    """All that a prepared folder says but of its source: the digests of its files among it."""
+    own = {"source", "command", "stamp", "source_sha256"}
+    return {key: value for key, value in read_made(folder).items() if key not in own}
 
 
 # ---- token files ---------------------------------------------------------------------------------
@@ -123,24 +117,18 @@ def test_a_prompt_is_cut_as_the_text_is(gpt2, bpe):
 
 @pytest.mark.parametrize("vocab_size, width", [(257, 2), (65536, 2), (65537, 4), (2**31, 4)])
 def test_round_trip(tmp_path: Path, vocab_size: int, width: int) -> None:
-    ids = np.array([0, 5, vocab_size - 1, 7])
-    file = write_tokens(tmp_path / "train.bin", [ids[:3], ids[:0], ids[3:]], vocab_size, {"source": "here"})
-    assert (
-        file.ids.tolist() == ids.tolist()
-        and file.ids.dtype.itemsize == width
-        and not file.ids.flags.writeable
-    )
-    digest = hashlib.sha256(ids.astype(f"<u{width}").tobytes()).hexdigest()
-    described = {"source": "here", "vocab_size": vocab_size, "tokens": 4, "complete": None}
-    assert file.info == described | {"ids_sha256": digest}
-    assert file.path.stat().st_size == 32 + 4 * width and file.path.read_bytes()[:12] == b"NHTOKENS\1\0\0\0"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.bin", "train.json"]
+    ids, path = np.array([0, 5, vocab_size - 1, 7]), tmp_path / "train.bin"
+    written = write_tokens(path, [ids[:3], ids[:0], ids[3:]], vocab_size)
+    assert written.tolist() == ids.tolist() and written.dtype.itemsize == width
+    assert not written.flags.writeable
+    assert path.stat().st_size == 32 + 4 * width and path.read_bytes()[:12] == b"NHTOKENS\1\0\0\0"
+    assert [path.name for path in tmp_path.iterdir()] == ["train.bin"]
 
 
 @pytest.mark.parametrize("ids", [[3, 300], [-1, 3], []])
 def test_bad_ids_are_refused(tmp_path: Path, ids: list[int]) -> None:
     with pytest.raises(ValueError, match="train.bin"):
-        write_tokens(tmp_path / "train.bin", [np.array(ids, int)], 300, {})
+        write_tokens(tmp_path / "train.bin", [np.array(ids, int)], 300)
     assert not list(tmp_path.iterdir())
 
 
@@ -152,17 +140,8 @@ def test_stopped_half_way_leaves_nothing(tmp_path: Path, error: BaseException) -
         raise error
 
     with pytest.raises(type(error)):
-        write_tokens(tmp_path / "train.bin", arrays(), 300, {})
+        write_tokens(tmp_path / "train.bin", arrays(), 300)
     assert not list(tmp_path.iterdir())
-
-
-def test_killed_between_the_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_tokens(tmp_path / "train.bin", [np.arange(3)], 300, {}).path
-    monkeypatch.setattr(tokens, "write_json", lambda *_: sys.exit("killed"))
-    with pytest.raises(SystemExit):
-        write_tokens(path, [np.arange(3)], 300, {})  # as many ids as before: the old JSON would have fitted
-    with pytest.raises(FileNotFoundError):
-        open_tokens(path)
 
 
 # ---- tokenizers ----------------------------------------------------------------------------------
@@ -202,7 +181,7 @@ def test_words(tmp_path: Path) -> None:
     ]  # as a text is streamed
     assert tokenizer.encode_each(["the", "cat cat"]).tolist() == [0, 1, 1]
     tokenizer.save(tmp_path)
-    loaded = load_tokenizer(tmp_path)
+    loaded = tokenizers.read_tokenizer(tmp_path / "tokenizer.json")
     assert isinstance(loaded, WordTokenizer) and (loaded.name, loaded.vocab_size) == ("words", 5)
     assert (
         loaded.fingerprint == tokenizer.fingerprint
@@ -210,8 +189,8 @@ def test_words(tmp_path: Path) -> None:
         and loaded.decode(ids) == text
     )
     assert WordTokenizer.of(["cat", "the", ".", "\n", "the."]).fingerprint != tokenizer.fingerprint
-    with pytest.raises(ValueError, match="dog"):
-        tokenizer.encode("the dog and the cat")
+    with pytest.raises(ValueError, match="'thee' is not in this vocabulary of 5: the, the., "):
+        tokenizer.encode("thee dog and the cat")
 
 
 @pytest.mark.parametrize("word", ["a", "-", " ", "\u4e00", "a1"])
@@ -230,16 +209,18 @@ def test_a_word_without_an_end_is_trained_on_in_pieces(word: str) -> None:
 
 def test_wiki_folder(wiki: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(wiki))
-    tokenizer = load_tokenizer(out)
+    tokenizer, is_prepared = load_tokenizer(out), wikitext.corpus.is_prepared
     valid = (wiki / "wiki.valid.tokens").read_bytes()
-    assert [line.encode() for line in corpus.file_lines(wiki / "wiki.valid.tokens")] == [
+    assert [line.encode() for line in file_lines(wiki / "wiki.valid.tokens")] == [
         line + b"\n" for line in valid.split(b"\n")[:-1]
     ]
     assert tokenizer.decode(open_tokens(out / "validation.bin").ids).encode() == valid
     assert open_tokens(out / "train.bin").info["complete"] is False
     assert "train is partial" in capsys.readouterr().err
     assert is_prepared(out, "bpe270", str(wiki)) and is_prepared(out, "bpe270", os.path.relpath(wiki))
-    assert not is_prepared(out, "bpe271") and not is_prepared(out, "bpe270", str(tmp_path))
+    for another in (("bpe271",), ("bpe270", str(tmp_path))):
+        with pytest.raises(UserError, match="was prepared with"):
+            is_prepared(out, *another)
     (out / "train.truth.npz").touch()  # by another corpus
     (out / "labels-x").mkdir()  # by augment.py
     (wiki / "wiki.valid.tokens").write_bytes(BOM_UTF8 + valid)
@@ -249,7 +230,7 @@ def test_wiki_folder(wiki: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not [*out.glob("train.*.npz"), *out.glob("labels-*")]
 
 
-def test_whole_splits_are_kept(wiki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_interrupted_leaves_nothing_and_is_not_there(wiki, tmp_path, monkeypatch) -> None:
     out, done = tmp_path / "out", []
     real = corpus.tokenise
 
@@ -262,11 +243,17 @@ def test_whole_splits_are_kept(wiki: Path, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(corpus, "tokenise", second_fails)
     with pytest.raises(KeyboardInterrupt):
         wikitext.corpus.prepare(out, "bpe270", str(wiki))
-    assert not is_prepared(out, "bpe270")
-    wikitext.corpus.prepare(out, "bpe270", str(wiki))
-    assert is_prepared(out, "bpe270") and done == ["train", "validation", "validation", "test"]
-    wikitext.corpus.prepare(out, "bpe270", str(wiki), force=True)
-    assert done[4:] == ["train", "validation", "test"]
+    assert not out.exists()
+    (out / ".new").mkdir(parents=True)  # of one that was killed
+    assert not wikitext.corpus.is_prepared(out, "bpe270")
+    for force in (False, True):
+        wikitext.corpus.prepare(out, "bpe270", str(wiki), force=force)
+        assert wikitext.corpus.is_prepared(out, "bpe270") and done[-3:] == [*SPLITS]
+        assert sorted(path.stem for path in out.iterdir()) == sorted([*SPLITS, "manifest", "tokenizer"])
+    monkeypatch.setattr(corpus, "tokenise", lambda *_: sys.exit("full"))
+    with pytest.raises(SystemExit):  # what was there stays until all of the new is
+        wikitext.corpus.prepare(out, "bytes", str(wiki), force=True)
+    assert wikitext.corpus.prepare(out, "bpe270", str(wiki)) == out
 
 
 def test_the_first_lines_of_train(wiki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,16 +261,13 @@ def test_the_first_lines_of_train(wiki: Path, tmp_path: Path, monkeypatch: pytes
     out = wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(wiki), lines=7)
     read = load_tokenizer(out).decode(open_tokens(out / "train.bin").ids).encode()
     assert read == b"".join(line + b"\n" for line in text[:7])
-    assert open_tokens(out / "train.bin").info["complete"] is False and is_prepared(out, "bpe270")
-    assert [open_tokens(out / f"{split}.bin").info["lines"] for split in ("train", "validation", "test")] == [
-        7,
-        15,
-        20,
-    ]
+    assert open_tokens(out / "train.bin").info["complete"] is False
+    assert [open_tokens(out / f"{split}.bin").info["lines"] for split in SPLITS] == [7, 15, 20]
     monkeypatch.setattr(wikitext, "hub_splits", None)  # it is not asked for a text that would be refused
     for source in (str(wiki), ""):
-        with pytest.raises(UserError, match="source"):
-            wikitext.corpus.prepare(out, "bpe270", source)
+        assert wikitext.corpus.is_prepared(out, "bpe270", source)  # as train.py asks
+        with pytest.raises(UserError, match="lines 7, not 0"):
+            wikitext.corpus.prepare(out, "bpe270", source, lines=0)
     assert len(text) == 10
     with pytest.raises(UserError, match="lines"):
         wikitext.corpus.prepare(tmp_path / "none", "bpe270", str(wiki), lines=11)
@@ -295,7 +279,7 @@ def test_parquet_equals_text(wiki: Path, tmp_path: Path, place: str) -> None:
     ours = wikitext.corpus.prepare(tmp_path / "a", "bpe270", str(tmp_path / "hub"))
     theirs = wikitext.corpus.prepare(tmp_path / "b", "bpe270", str(wiki))
     a, b = content(ours), content(theirs)
-    assert a == b and len(a) == 8
+    assert a == b and len(a["files"]) == 4
 
 
 # ---- the command line ----------------------------------------------------------------------------
@@ -339,23 +323,103 @@ def test_official_counts(official: Path, gpt2: GPT2Tokenizer, tmp_path: Path) ->
     assert content(wikitext.corpus.prepare(tmp_path / "b", "gpt2", str(tmp_path / "hub"))) == content(out)
 
 
-def test_prepare_makes_a_split_of_a_changed_id_anew(tmp_path):
-    """Although it is in the vocabulary."""
-    source = own_text(tmp_path / "novel")
-    folder = prepared("text", "bytes", str(source), tmp_path)
-    before = (folder / "test.bin").read_bytes()
-    (folder / "test.bin").write_bytes(before[:-10] + bytes([before[-10] ^ 1]) + before[-9:])
-    open_tokens(folder / "test.bin")  # every id is one
-    assert text_of_ones_own.main([f"--out={folder}", "--tokenizer=bytes", f"--source={source}"]) == 0
-    assert (folder / "test.bin").read_bytes() == before
+def cut(old: bytes) -> bytes:
+    return old[:-2]
+
+
+def flipped(old: bytes) -> bytes:
+    """Another id, which is in the vocabulary, too."""
+    return old[:-10] + bytes([old[-10] ^ 1]) + old[-9:]
+
+
+@pytest.fixture(scope="module")
+def novel(tmp_path_factory) -> tuple[Path, Path]:
+    """(a source, its prepared folder)."""
+    home = tmp_path_factory.mktemp("novel")
+    source = own_text(home / "novel")
+    return source, prepared("text", "bpe300", str(source), home)
+
+
+@pytest.mark.parametrize("change", [cut, flipped, lambda old: bytes(len(old)), None])
+@pytest.mark.parametrize("name", ["test.bin", "tokenizer.json"])
+def test_a_damaged_file_of_a_prepared_folder_is_named_with_the_command(novel, name, change, tmp_path):
+    source, folder = novel
+    out = shutil.copytree(folder, tmp_path / "out")
+    old = (folder / name).read_bytes()
+    (out / name).write_bytes(change(old)) if change else (out / name).unlink()
+    reads = (lambda: open_tokens(out / name)) if name == "test.bin" else lambda: load_tokenizer(out)
+    for read in reads, lambda: text_of_ones_own.corpus.prepare(out, "bpe300", str(source)):
+        with pytest.raises((UserError, FileNotFoundError)) as caught:
+            read()
+        assert name in str(caught.value)
+        assert not change or f"--source={source} --out={out} --force" in str(caught.value)
+    flags = f"--out={out}", "--tokenizer=bpe300", f"--source={source}", "--force"
+    assert text_of_ones_own.main([*flags]) == 0 and (out / name).read_bytes() == old
+
+
+def test_counts_that_were_edited_are_named(novel, tmp_path):
+    """Half of the words make twice the nats a word."""
+    out = shutil.copytree(novel[1], tmp_path / "out")
+    made = json.loads((out / "manifest.json").read_text())
+    made["splits"]["test"]["words"] //= 2
+    (out / "manifest.json").write_text(json.dumps(made))
+    for read in (lambda: open_tokens(out / "test.bin"), lambda: load_tokenizer(out)):
+        with pytest.raises(UserError, match="manifest.json"):
+            read()
 
 
 @pytest.mark.parametrize(
-    "meta", ["[" * 99_999, "[]", '{"splits": 5}', '{"splits": {"x": 1}}', '{"tokenizer": []}']
+    "meta, command",
+    [
+        (
+            {"tokenizer": "bpe4096", "source": "Salesforce/wikitext, 9703 lines of train"},
+            "wikitext103/prepare.py --tokenizer=bpe4096 --lines=9703",
+        ),
+        ({"tokenizer": "bytes", "source": "/a b, c"}, "text/prepare.py --tokenizer=bytes '--source=/a b, c'"),
+    ],
 )
-def test_an_impossible_meta_is_prepared_again(tmp_path, meta):
-    asked = ("text", "bytes", str(own_text(tmp_path / "novel")), tmp_path)
-    folder = prepared(*asked)
-    before = content(folder)
-    (folder / "meta.json").write_text(meta)
-    assert content(prepared(*asked)) == before
+def test_a_folder_of_an_earlier_version_is_refused_with_the_command(tmp_path, meta, command, capsys):
+    dataset = command.partition("/")[0]
+    folder = tmp_path / dataset / meta["tokenizer"]
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text(json.dumps(meta))
+    for read in (lambda: prepared(dataset, meta["tokenizer"], "", tmp_path), lambda: load_tokenizer(folder)):
+        with pytest.raises(UserError, match="earlier version") as caught:
+            read()
+        assert f"python data/{command} --out={folder} --force" in str(caught.value)
+
+
+def test_files_that_are_nobodys_are_left_alone(novel, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/tokenizer.json").write_text("{}")  # of some model
+    with pytest.raises(FileNotFoundError, match="no prepared folder"):
+        text_of_ones_own.corpus.prepare(tmp_path / "out", "bpe300", str(novel[0]))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["tokenizer.json"]
+
+
+def test_a_reader_of_a_prepared_folder_writes_nothing(novel, monkeypatch):
+    """It may belong to somebody else."""
+    source, folder = novel
+    monkeypatch.setattr(corpus, "locked", lambda *_: pytest.fail("a lock"))
+    before = folder.stat().st_mtime_ns
+    assert prepared("text", "bpe300", str(source), folder.parents[1]) == folder
+    open_tokens(folder / "train.bin"), load_tokenizer(folder)
+    assert folder.stat().st_mtime_ns == before
+
+
+def test_a_training_takes_any_prepared_folder(novel, tmp_path, monkeypatch):
+    """In place of its configuration's dataset, tokenizer and source; and goes on in it."""
+    folder, out = shutil.copytree(novel[1], tmp_path / "elsewhere"), tmp_path / "run"
+    config = TrainConfig(
+        **TINY | dict(data=str(folder), name="run", out_dir=str(out), tokenizer="gpt2", lr_decay_steps=6)
+    )
+    with handlers_kept():
+        assert train.main([f"--{key}={value}" for key, value in vars(config).items()]) == 0
+        c = Run(out, "last").config
+        assert (c.dataset, c.tokenizer, c.data) == ("text", "bpe300", str(folder))
+        assert train.main(["--resume", str(out), "--max_steps=7"]) == 0
+        folder.rename(tmp_path / "moved")
+        asked = []
+        monkeypatch.setattr("training.text.prepared", lambda *a: asked.append(a) or novel[1])
+        assert train.main(["--resume", str(out), "--max_steps=8"]) == 0
+    assert asked == [("text", "bpe300", "")] and Run(out, "last").progress.step == 8

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.corpus import load_tokenizer
+from data.open import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main
 from evaluate import diversity, sampling, text_numbers

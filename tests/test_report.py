@@ -13,8 +13,9 @@ import torch
 
 import report
 from common.errors import UserError
+from common.places import corpora
 from config.defaults import TrainConfig
-from data.corpus import corpora, load_tokenizer, prepared, tokenizer_of
+from data.open import load_tokenizer, prepared, tokenizer_of
 from data.tokens import open_held_out
 from evaluate.measure import open_runs
 from evaluate.report.page import render

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import sample
-from data.tokenizers import BPETokenizer, train_bpe
+from data.prepare.bpe import train_bpe
+from data.tokenizers import BPETokenizer
 from evaluate.decoding import Decoding
 from evaluate.sampling import entropies, generate
 from model import LanguageModel, build

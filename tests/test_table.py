@@ -16,7 +16,7 @@ import table
 from common import places
 from common.config import read
 from config.defaults import TrainConfig
-from data.corpus import prepared
+from data.open import prepared
 from evaluate import workers
 from evaluate.curve import CurveMeasure
 from evaluate.find import find_measure

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ from typing import Any
 import pytest
 
 from common.errors import UserError
-from data.corpus import SPLITS, is_prepared, load_tokenizer, read_meta
+from data.open import load_tokenizer
+from data.prepare.documents import file_documents
 from data.text.prepare import corpus as text
-from data.text.prepare import file_documents
-from data.tokens import open_tokens
+from data.tokens import SPLITS, open_tokens, read_made
 from tests.fixtures import synthetic_text
 
 LONG = synthetic_text(50, 3).encode()
@@ -136,7 +137,7 @@ def test_sub_folders_are_the_splits(books, tmp_path):
         counts = len(content.split()), content.count("\n"), len(content.encode())
         assert (info["words"], info["lines"], info["bytes"]) == counts
         assert info["sha256"] == hashlib.sha256(content.encode()).hexdigest()
-    assert read_meta(tmp_path / "out") | {"source": str(books), "missing": []} == read_meta(tmp_path / "out")
+    assert read_made(tmp_path / "out")["source"] == str(books)
 
 
 FORMS = ["rows.jsonl", "rows.jsonl.gz", "a[1]/rows.csv", "rows.csv.gz", "folder/rows.parquet", "hub"]
@@ -163,6 +164,7 @@ def test_a_value_is_the_text_that_stands_there(form, tmp_path):
         "007",
         "1.50",
         "2020-01-01",
+        "2020-01-01T00:00:00",
         "  x ",
         'a "b", c',
         "\x00\x7f",
@@ -170,8 +172,9 @@ def test_a_value_is_the_text_that_stands_there(form, tmp_path):
         "\ufeff",
         "",
     ]
-    path = write_rows(tmp_path / form, values)
-    assert ["".join(document) for document in file_documents([path], "text", "")] == values
+    for texts in (values, ["2020-01-01"] * 3):
+        path = write_rows(tmp_path / form, texts)
+        assert ["".join(document.lines) for document in file_documents([path], "text", "")] == texts
 
 
 def test_rows_beside_files(tmp_path):
@@ -255,7 +258,7 @@ def test_the_hubs_own_splits(hub, tmp_path):
     source = hub(train=TEXTS[:4], validation=TEXTS[4:5], test=TEXTS[5:8], unsupervised=TEXTS[9:])
     parts = {"train": TEXTS[:4], "validation": TEXTS[4:5], "test": TEXTS[5:8]}
     assert prepare(tmp_path, source) == {split: joined(texts) for split, texts in parts.items()}
-    assert read_meta(tmp_path / "out")["source"] == NAME
+    assert read_made(tmp_path / "out")["source"] == NAME
 
 
 def test_a_split_that_the_hub_lacks(hub, tmp_path):
@@ -281,15 +284,41 @@ def test_configuration_and_column(hub, tmp_path):
 
 
 def test_kept_until_the_folder_changes(books, tmp_path):
-    prepare(tmp_path, books)
-    assert is_prepared(tmp_path / "out", "bytes", os.path.relpath(books))
-    write(books / "test/t.txt", "Another\n\n")  # of the same size
-    with pytest.raises(UserError, match="test"):
-        prepare(tmp_path, books)
-    write(books / "test/t.txt", "longer than before\n")
-    with pytest.raises(UserError, match="test"):
-        prepare(tmp_path, books)
+    """Whoever prepares or trains. That a file is newer is no change."""
+    prepare(tmp_path, books, column="body")
+    asked = tmp_path / "out", "bytes", os.path.relpath(books)
+    file = books / "test/t.txt"
+    for content in ("another\n\n", "Another\n\n", "longer than before\n"):
+        write(file, content)
+        os.utime(file, ns=(0, file.stat().st_mtime_ns + 10**9))
+        if content == "another\n\n":
+            assert text.is_prepared(*asked)
+            continue
+        for program in (text.is_prepared, text.prepare):
+            with pytest.raises(UserError, match="books has changed .* --column=body .*--force"):
+                program(*asked)
+    assert text.is_prepared(*asked[:2])  # who names no source, takes what is there
     assert prepare(tmp_path, books, force=True)["test"] == "longer than before\n"
+    write(books / "train/new.txt", "one more\n")
+    with pytest.raises(UserError, match="changed"):
+        text.is_prepared(*asked)
+    shutil.rmtree(books)
+    assert text.is_prepared(*asked)  # nobody can tell
+
+
+def test_other_settings_of_the_command_are_refused(books, tmp_path):
+    prepare(tmp_path, books, column="body")
+    with pytest.raises(UserError, match="column 'body', not 'text'"):
+        prepare(tmp_path, books, column="text")
+
+
+def test_the_documents_of_a_split_are_named(tmp_path, capsys):
+    write_rows(tmp_path / "s/rows.jsonl", TEXTS)
+    prepare(tmp_path, tmp_path / "s")
+    lines = dict(line.split(": ", 1) for line in capsys.readouterr().err.splitlines() if ": rows" in line)
+    contents = prepare(tmp_path, tmp_path / "s")
+    assert lines["train"] == "rows.jsonl:1, rows.jsonl:2, rows.jsonl:3 and 192 more"
+    assert lines["test"] == ", ".join(f"rows.jsonl:{i + 1}" for i in sorted(numbers(contents["test"])))
 
 
 # ---- a user's mistakes
@@ -309,6 +338,9 @@ ZIPPED = gzip.compress(LONG, mtime=0)
         ("train/x.jsonl", b'{"body": "a", "id": 1}\n'),
         ("train/x.jsonl", b'{"text": "\\ud800"}\n'),
         ("train/x.csv", b'text\n"a'),
+        ("train/x.csv", b"text,label\nthe first document,good,extra note\n"),
+        ("train/x.csv", b"id,text\n1,one\n2\n"),
+        ("train/x.csv", b"text,label\na,b,\n"),
         ("train/x.parquet", b"PAR1 and nothing more"),
     ],
 )
@@ -317,3 +349,12 @@ def test_damage_is_named_before_any_work(books, tmp_path, name, raw):
     with pytest.raises(UserError, match=name.split("/")[1].split(".")[0]) as caught:
         prepare(tmp_path, books)
     assert str(books) in str(caught.value) and not (tmp_path / "out").exists()
+
+
+def test_a_csv_of_semicolons_is_told_its_columns(tmp_path):
+    path = write(tmp_path / "rows.csv", "id;text\n1;a\n")
+    with pytest.raises(UserError, match=r"rows.csv .*no column 'text', but 'id;text'"):
+        prepare(tmp_path, path)
+    path = write(tmp_path / "rows.csv", "id,text\n" + "1,a\n" * 5 + '"2\n",b,c\n')
+    with pytest.raises(UserError, match="line 8 has 3 cells, the first line 2"):
+        prepare(tmp_path, path)

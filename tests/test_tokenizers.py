@@ -14,25 +14,10 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 import sample
 import train
 from common.errors import UserError
-from data.corpus import (
-    Contents,
-    folder_of,
-    is_prepared,
-    load_tokenizer,
-    prepare_splits,
-    prepared,
-    tokenizer_of,
-)
+from data.open import folder_of, load_tokenizer, prepared, tokenizer_of
+from data.prepare.bpe import train_bpe
 from data.text.prepare import corpus as text
-from data.tokenizers import (
-    ByteTokenizer,
-    FileTokenizer,
-    WordTokenizer,
-    added,
-    read_tokenizer,
-    tokenizer_name,
-    train_bpe,
-)
+from data.tokenizers import ByteTokenizer, FileTokenizer, WordTokenizer, added, read_tokenizer, tokenizer_name
 from data.tokens import open_held_out
 from evaluate.jobs import Job
 from tests.fixtures import TINY, synthetic_text, train_in_process
@@ -99,7 +84,7 @@ def source(tmp_path: Path) -> Path:
 def test_bytes(tmp_path):
     tokenizer = ByteTokenizer()
     tokenizer.save(tmp_path)
-    for other in (tokenizer, load_tokenizer(tmp_path)):
+    for other in (tokenizer, read_tokenizer(tmp_path / "tokenizer.json")):
         assert isinstance(other, ByteTokenizer) and (other.name, other.vocab_size) == ("bytes", 256)
         assert other.fingerprint == tokenizer.fingerprint
     theirs = tokenizer.portable()
@@ -132,7 +117,7 @@ def test_a_file_is_named_by_its_content(file, tmp_path):
     name = tokenizer_name(str(file))
     assert name.startswith(f"bpe{read_tokenizer(file).vocab_size}-")
     read_tokenizer(file).save(tmp_path)  # as tokenizer.json
-    assert load_tokenizer(tmp_path).name == tokenizer_name(str(tmp_path / "tokenizer.json")) == name
+    assert tokenizer_name(str(tmp_path / "tokenizer.json")) == name
     assert folder_of("text", str(file), "books").name == f"{name}-books"
     assert tokenizer_name(name) == name and tokenizer_name("gpt2") == "gpt2"
     other = byte_level()
@@ -159,11 +144,11 @@ def test_a_file_with_our_rules_is_the_same_after_it_was_saved(more, source, tmp_
     path = written(tmp_path / "theirs.json", theirs, **({"dropout": 0.5} if more == "dropout" else {}))
     tokenizer = read_tokenizer(path)
     tokenizer.save(tmp_path)
-    saved = load_tokenizer(tmp_path)
+    saved = read_tokenizer(tmp_path / "tokenizer.json")
     assert (saved.name, saved.fingerprint) == (tokenizer.name, tokenizer.fingerprint)
     assert tokenizer.encode(TEXT) == saved.encode(TEXT) == train_bpe([TEXT], 270).encode(TEXT)
     folder = text.prepare(tmp_path / "out", str(path), str(source))
-    assert is_prepared(folder, str(path)) and text.prepare(folder, str(path), str(source)) == folder
+    assert text.is_prepared(folder, str(path)) and text.prepare(folder, str(path), str(source)) == folder
 
 
 def test_a_byte_level_file_without_all_bytes_is_not_ours(tmp_path):
@@ -219,11 +204,11 @@ def test_files_that_are_no_tokenizer(tmp_path, source):
 
 def test_another_file_is_refused(file, source, tmp_path):
     out = text.prepare(tmp_path / "out", str(file), str(source))
-    assert is_prepared(out, str(file)) and not is_prepared(out, "bytes")
+    assert text.is_prepared(out, str(file))
     other = written(tmp_path / "other.json", byte_level(TEXT[::-1]))
     for tokenizer in (str(other), "bytes", "bpe270"):
         with pytest.raises(UserError, match="tokenizer"):
-            prepare_splits(out, tokenizer, Contents(str(source), {}))
+            text.prepare(out, tokenizer, str(source))
 
 
 # ---- through the house

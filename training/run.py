@@ -51,7 +51,6 @@ class RunConfig(TrainConfig):
     # fmt: off
     vocab_size: Natural = 0
     tokenizer_fingerprint: str = ""
-    data: str = ""                          # the prepared folder
     data_sha256: str = ""                   # of the training text's tokens
     validation_sha256: str | None = None
     train_tokens: int | None = None

@@ -14,8 +14,8 @@ from common.errors import UserError
 from common.places import modules
 from config.defaults import TrainConfig
 from data.batches import BatchSource, TextSource, Windows
-from data.corpus import corpus_of, kept_path, load_tokenizer, prepared
-from data.tokens import TokenFile, open_held_out, open_tokens, open_truth
+from data.open import corpus_of, kept_path, load_tokenizer, prepared
+from data.tokens import TokenFile, open_held_out, open_tokens, open_truth, read_made
 from evaluate.metrics import Recovery, Window, document_windows, perplexity, training_windows
 from evaluate.scoring import Score, document_blocks, recover, recovery_numbers, score
 from heads import SampledSoftmax, Weights
@@ -150,12 +150,13 @@ class TextTask:
 
     def __init__(self, config: TrainConfig, procs: Processes):
         c = self.config = config
-        folder = procs.rank0_first(lambda: prepared(c.dataset, c.tokenizer, c.source))
+        folder = procs.rank0_first(lambda: Path(c.data or prepared(c.dataset, c.tokenizer, c.source)))
         train, self.val = open_tokens(folder / "train.bin"), open_held_out(folder / "validation.bin")
         self.train = train._replace(truth=open_truth(train))
         tokenizer = load_tokenizer(folder)
         self.tokenizer: Saveable | None = tokenizer
         self.info: dict[str, Any] = {
+            "dataset": read_made(folder).get("corpus", c.dataset) if c.data else c.dataset,
             "tokenizer": tokenizer.name,  # not the path of a file
             "vocab_size": tokenizer.vocab_size,
             "tokenizer_fingerprint": tokenizer.fingerprint,

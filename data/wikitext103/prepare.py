@@ -14,7 +14,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -23,8 +23,9 @@ from common.config import Natural, cli, read
 from common.errors import UserError, reading
 from common.files import real_path
 from common.hub import load
-from data.corpus import Contents, Corpus, PrepareConfig, Split, file_lines, size_read
-from data.text.prepare import ROWS, read_rows
+from data.prepare.corpus import Contents, Corpus, PrepareConfig, Split
+from data.prepare.documents import hub_values, parquet_values
+from data.prepare.lines import file_lines, size_read
 
 HUB, CONFIG = "Salesforce/wikitext", "wikitext-103-v1"
 NAMES = {"train": "train", "validation": "valid", "test": "test"}  # ours and the hub's -> the original files'
@@ -57,31 +58,28 @@ class WikitextConfig(PrepareConfig):
 
 
 class WikitextCorpus(Corpus):
-    def record(self, c: WikitextConfig) -> str:
-        """What the record says of where the text comes from."""
-        return str(real_path(c.source) if c.source else HUB) + f", {c.lines} lines of train" * (c.lines > 0)
-
-    def lasting_source(self, c: WikitextConfig) -> str | None:
-        """The hub's text, which cannot have changed, and need not be asked for."""
-        return None if c.source else self.record(c)
+    def files(self, c: WikitextConfig) -> list[Path]:
+        folder = real_path(c.source)
+        return [file for files in split_files(folder).values() for file in files] if c.source else []
 
     def contents(self, c: WikitextConfig) -> Contents:
         splits = local_splits(real_path(c.source)) if c.source else hub_splits()
         if c.lines:
             splits["train"] = Split(partial(beginning, splits.get("train", Split(list)), c.lines))
-        return Contents(self.record(c), splits, official=OFFICIAL)
+        return Contents(str(real_path(c.source)) if c.source else HUB, splits, official=OFFICIAL)
 
 
 def hub_splits() -> dict[str, Split]:
     """The splits on the Hugging Face hub, downloaded once into its cache."""
     with reading(f"{HUB} {CONFIG} of the hub"):
         hub = load(HUB, CONFIG)
-    return {split: Split(partial(original_lines, hub[split], HUB)) for split in NAMES if split in hub}
+    rows = lambda split: lambda: hub_values(hub[split], "text")
+    return {split: Split(partial(original_lines, [rows(split)], HUB)) for split in NAMES if split in hub}
 
 
-def local_splits(folder: Path) -> dict[str, Split]:
-    """The splits that `folder` has, as wiki.*.tokens or as parquet files in the hub's layout."""
-    splits = {}
+def split_files(folder: Path) -> dict[str, list[Path]]:
+    """The files of the splits that `folder` has: wiki.*.tokens, or parquet files in the hub's layout."""
+    found = {}
     for split, short in NAMES.items():
         texts = sorted([*folder.glob(f"wiki.{short}.tokens"), *folder.glob(f"wiki.{short}.*.tokens")])
         places = [sorted(place.glob(f"{split}-*.parquet")) for place in (folder, folder / CONFIG)]
@@ -89,12 +87,20 @@ def local_splits(folder: Path) -> dict[str, Split]:
         if len(candidates) > 1:
             names = ", ".join(files[0].name for files in candidates)
             raise UserError(f"source {folder} has more than one {split} split, {names}: keep one")
-        if texts:
-            splits[split] = Split(partial(file_lines, texts[0]), size_read(texts[0]))
-        elif candidates:
-            with reading(candidates[0][0]):
-                rows = read_rows("parquet", {split: candidates[0]}, "text")[split]
-            splits[split] = Split(partial(original_lines, rows, candidates[0][0]))
+        if candidates:
+            found[split] = candidates[0]
+    return found
+
+
+def local_splits(folder: Path) -> dict[str, Split]:
+    """The splits that `folder` has."""
+    splits = {}
+    for split, files in split_files(folder).items():
+        if files[0].suffix == ".tokens":
+            splits[split] = Split(partial(file_lines, files[0]), size_read(files[0]))
+        else:
+            rows = [partial(parquet_values, file, "text") for file in files]
+            splits[split] = Split(partial(original_lines, rows, files[0]))
     if not splits:
         raise FileNotFoundError(
             f"source {folder} has neither wiki.{{train,valid,test}}.tokens nor "
@@ -103,11 +109,11 @@ def local_splits(folder: Path) -> dict[str, Split]:
     return splits
 
 
-def original_lines(rows: Any, where: str | Path) -> Iterator[str]:
-    """The lines of the original file from the hub's rows, which have "" for each blank line " \\n"."""
+def original_lines(parts: Iterable[Callable[[], Iterable[str]]], where: str | Path) -> Iterator[str]:
+    """The lines of the original file from the hub's rows, which have "" for each blank line " \n"."""
     with reading(where):
-        for batch in rows.iter(ROWS):
-            for row in batch["text"]:
+        for rows in parts:
+            for row in rows():
                 yield (row or " ").removesuffix("\n") + "\n"
 
 

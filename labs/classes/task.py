@@ -77,6 +77,8 @@ class ClassesTask:
     @staticmethod
     def settle(config: TrainConfig) -> TrainConfig:
         shape, usual = KINDS[config.dataset].shape, vars(TrainConfig())
+        if config.data and not config.resume:
+            raise UserError(f"data = {config.data!r} with dataset = {config.dataset!r}: leave it out")
         args = {"layers": USUAL, "shape": list(shape), **config.trunk_args}
         decided: dict[str, Any] = {**DECIDED, "n_embd": width(args["layers"], shape)}
         given = {key: getattr(config, key) for key in decided} | {"shape": args["shape"]}

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.errors import UserError
-from data.corpus import SPLITS, open_text
+from data.prepare.lines import open_text
+from data.tokens import SPLITS
 from labs.climbs.rates import LENGTH, STEP, tokens_of
 
 COLUMNS = ("timestamp", "icao24", "callsign", "vertical_rate")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from common.errors import UserError
-from data.corpus import found_path
+from data.open import found_path
 from data.tokens import open_tokens
 from evaluate.decoding import Decoding
 from evaluate.sampling import generate
@@ -98,7 +98,7 @@ def what_is_drawn(ckpt: Run, data: str = "", guided: bool = False) -> Drawn:
         raise UserError(f"{ckpt.path} was trained on {c.get('dataset')}, not on image tokens")
     if not trunk_on_meta(c).forwards:
         raise UserError(f"{ckpt.path} has trunk = {c['trunk']!r}, and no next code to guide: leave it out")
-    folder = Path(data) if data else found_path(c["data"], ckpt.path)
+    folder = Path(data) if data else found_path(ckpt)
     info = open_tokens(folder / "train.bin").info
     if info["sha256"] != c["data_sha256"]:  # another codec's codes are the same words
         raise UserError(f"{folder} holds other codes than {ckpt.path} was trained on: give --data=FOLDER")

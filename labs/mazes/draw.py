@@ -24,7 +24,7 @@ if __name__ == "__main__":
 from common.config import Positive, Seed, cli, read
 from common.errors import UserError
 from common.files import check_writable
-from data.corpus import found_path
+from data.open import found_path
 from data.tokens import open_tokens
 from evaluate import figures
 from evaluate.sampling import WEIGHT_DRAWS, weight_draws
@@ -109,7 +109,7 @@ def fill_mazes(c: MazesConfig) -> tuple[Mazes, np.ndarray, Asker, Filled]:
     model, ckpt = load_model(c.run, "last")
     if ckpt.config.dataset != "mazes":
         raise UserError(f"{c.run} was not trained on mazes: give a run of config/mazes.py")
-    data = Path(c.data) if c.data else found_path(ckpt.config.data, Path(c.run))
+    data = Path(c.data) if c.data else found_path(ckpt)
     tokens = open_tokens(data / "test.bin")
     task = corpus.task(str(tokens.info["source"]))
     asker = Asker(model, weight_draws(model, ckpt.record, WEIGHT_DRAWS, c.seed), "cpu", "float32")

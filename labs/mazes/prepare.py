@@ -6,12 +6,12 @@
 words-height=9-width=11-walls=4-seed=2. See labs.mazes.mazes for how mazes are drawn.
 
 Sequences lie back to back: block_size is their length, twice the cells of a maze. The maze is given
-(data.corpus.Split): first in every order, without a loss, never scored.
+(data.prepare.corpus.Split): first in every order, without a loss, never scored.
 """
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,8 +21,8 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from common.config import cli, read
-from data.corpus import Contents, PrepareConfig
-from data.tokens import open_tokens
+from data.prepare.corpus import Contents, PrepareConfig
+from data.tokens import TokenFile
 from labs.mazes.mazes import Answers, Mazes
 from labs.sequences.exact import SequenceCorpus
 from labs.sequences.settings import GeneratorSettings
@@ -68,19 +68,18 @@ class MazeCorpus(SequenceCorpus):
     def contents(self, c: MazesPrepareConfig) -> Contents:
         # mazes that cannot be drawn are refused before anything is written
         self.task(c.source).sample(1, np.random.default_rng(0))
-        return super().contents(c)._replace(finish=partial(report_repeated, Path(c.out)))
+        return super().contents(c)._replace(finish=report_repeated)
 
 
-def report_repeated(folder: Path) -> None:
+def report_repeated(splits: Mapping[str, TokenFile]) -> None:
     """Says how many of the test split's mazes, whatever their answers, the train split has, too."""
-    train, test = (_mazes_in(folder / f"{split}.bin") for split in ("train", "test"))
+    train, test = (_mazes_in(splits[split]) for split in ("train", "test"))
     share = np.isin(test, train).mean()
     print(f"{share:.1%} of the mazes of the test split are in the train split", file=sys.stderr)
 
 
-def _mazes_in(path: Path) -> np.ndarray:
+def _mazes_in(tokens: TokenFile) -> np.ndarray:
     """The mazes of a split (n,), each as one value."""
-    tokens = open_tokens(path)
     length, given = tokens.info["length"], tokens.info["given"]
     rows = tokens.ids[: len(tokens.ids) // length * length].reshape(-1, length)[:, :given]
     return np.ascontiguousarray(rows).view(f"V{given * rows.itemsize}").ravel()

@@ -31,7 +31,7 @@ from common.config import Dtype, Field, Natural, Positive, Seed
 from common.device import choose_dtype, get_device, get_dtype
 from common.errors import UserError
 from common.log import progress_bar
-from data.corpus import corpus_of
+from data.open import corpus_of
 from data.tokens import TokenFile
 from evaluate.checks import check_comparable, check_planned, open_split
 from evaluate.measure import Measure, NamedRun, Session, open_runs

@@ -25,7 +25,7 @@ from common.config import Dtype, Natural, Positive, Seed, Text, cli, read
 from common.device import choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError
 from common.files import for_screen
-from data.corpus import tokenizer_of
+from data.open import tokenizer_of
 from evaluate.decoding import Decoding, decoding_flags, truncate
 from evaluate.sampling import weight_draws
 from labs.orders import gaps

@@ -26,7 +26,7 @@ from markupsafe import Markup
 from common.config import Dtype, Field, Positive, Seed, cli, read
 from common.device import autocast, choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError
-from data.corpus import tokenizer_of
+from data.open import tokenizer_of
 from data.tokenizers import Tokenizer, added, ids_of
 from data.tokens import Truth
 from evaluate.checks import check_comparable, check_text, open_split

@@ -20,7 +20,7 @@ from torch import Tensor
 from common.device import to_float64
 from common.errors import UserError
 from common.log import progress_bar
-from data.corpus import tokenizer_of
+from data.open import tokenizer_of
 from data.tokenizers import ids_of
 from data.tokens import open_tokens
 from evaluate import metrics

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from data.corpus import Contents
+from data.prepare.corpus import Contents
 from labs.sequences.generated import GeneratedCorpus, drawn_splits
 
 UNKNOWN = -1
@@ -223,9 +223,6 @@ class SequenceCorpus(GeneratedCorpus):
         """`source` with all of its settings."""
         names, settings = self.read_source(source)
         return " ".join([*names, str(settings)])
-
-    def lasting_source(self, c: Any) -> str | None:
-        return self.record(c.source)
 
     def contents(self, c: Any) -> Contents:
         task, settings = self.task(c.source), self.read_source(c.source)[1]

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from data.corpus import SPLITS, Corpus, PrepareConfig, Split
+from data.prepare.corpus import Corpus, PrepareConfig, Split
+from data.tokens import SPLITS
 from labs.sequences.settings import GeneratorSettings
 
 
@@ -32,6 +33,9 @@ class GeneratedCorpus(Corpus):
         names, settings = self.read_source(source)
         return "-".join([tokenizer, *names, *settings.unusual()])
 
+    def same_source(self, asked: str, recorded: str) -> bool:
+        return self.read_source(asked) == self.read_source(recorded)
+
     def unusual_settings(self, source: str) -> str:
         return " ".join(self.read_source(source)[1].unusual())
 
@@ -45,6 +49,6 @@ def drawn_splits(
     """
     values: dict[str, Any] = vars(settings)
     return {
-        split: Split(partial(draw, values[split], (values["seed"], 1 + i)), **shape)  # type: ignore[arg-type]
+        split: Split(partial(draw, values[split], (values["seed"], 1 + i)), **shape)
         for i, split in enumerate(SPLITS)
     }

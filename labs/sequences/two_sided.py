@@ -4,7 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
-from data.corpus import corpus_of
+from data.open import corpus_of
 from data.tokens import TokenFile
 
 

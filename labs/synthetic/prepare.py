@@ -18,7 +18,7 @@ if __name__ == "__main__":
 
 from common.config import cli, read
 from common.errors import UserError
-from data.corpus import PrepareConfig
+from data.prepare.corpus import PrepareConfig
 from labs.sequences.exact import SequenceCorpus, SequenceTask
 from labs.sequences.settings import GeneratorSettings
 from labs.synthetic.tasks import TASKS

@@ -27,7 +27,7 @@ from common.errors import UserError
 from common.files import unfinished
 from common.hub import endpoint
 from common.places import CODE
-from data.corpus import tokenizer_of
+from data.open import tokenizer_of
 from data.tokenizers import LINE, BPETokenizer, ByteTokenizer, FileTokenizer, GPT2Tokenizer, Tokenizer
 from evaluate.settings import run_seed
 from heads import Projection, Softmax

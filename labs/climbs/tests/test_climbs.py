@@ -10,8 +10,8 @@ import torch
 
 import table
 from common.errors import UserError
-from data.corpus import SPLITS, prepared
-from data.tokens import open_held_out
+from data.open import prepared
+from data.tokens import SPLITS, open_held_out
 from evaluate.store import Store
 from labs.climbs import records
 from labs.climbs.rates import HIGHEST, LENGTH, LOWEST, RATES, WORDS, tokens_of

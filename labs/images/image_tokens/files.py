@@ -8,25 +8,15 @@ the same, take its place, so no two rows should be views of one image; without a
 split. Nothing pickled is read.
 """
 
-import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from common.errors import UserError
-from data.corpus import SPLITS
+from data.tokens import SPLITS
 
 HELD_OUT, MOST = 0.02, 10_000  # of the train images, where there is no validation file
-
-
-def digest_of(folder: Path) -> str:
-    """SHA-256 of the files."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*_codes.npy")) + sorted(folder.glob("*_labels.npy")):
-        with path.open("rb") as file:
-            digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return digest.hexdigest()
 
 
 class Coded(NamedTuple):

@@ -14,9 +14,10 @@ guidance; the files hold all classes.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -28,12 +29,11 @@ if __name__ == "__main__":
 
 from common.config import cli, read
 from common.errors import UserError
-from common.files import locked, read_json, write_json
-from data.corpus import SPLITS, Contents, PrepareConfig, Split, is_prepared, read_meta, refuse_another
-from data.tokenizers import WordTokenizer
+from data.prepare.corpus import Contents, PrepareConfig, Split
+from data.tokens import SPLITS, TokenFile
 from labs.classes.sets import KINDS, ImageSet, open_images
-from labs.images.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
-from labs.images.image_tokens.files import digest_of, open_files
+from labs.images.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, save_codec
+from labs.images.image_tokens.files import open_files
 from labs.sequences.generated import GeneratedCorpus
 from labs.sequences.settings import GeneratorSettings
 
@@ -49,6 +49,7 @@ class ImageTokensConfig(PrepareConfig):
 
 
 FILES = "files"
+FILE_NAMES = ("*ubyte*", "*.bin", "*_codes.npy", "*_labels.npy")  # of images, and of codes
 AT_ONCE = 1000  # images
 GIVEN = 1  # tokens at the start of a sequence: the class
 USUAL = {"digits": (2, 300)}  # patch and steps of small images
@@ -153,6 +154,7 @@ def layout_of(source: str) -> Layout:
 # The corpus
 
 Chunks = Iterator[tuple[np.ndarray, np.ndarray]]  # codes (n, places) and labels (n,) of some images
+Finish = Callable[[Mapping[str, TokenFile]], None]  # of data.prepare.corpus.Contents
 
 
 def sequences(layout: Layout, chunks: Callable[[], Chunks]) -> Iterator[str]:
@@ -165,58 +167,31 @@ def sequences(layout: Layout, chunks: Callable[[], Chunks]) -> Iterator[str]:
     yield words[layout.none]
 
 
-def codec_of(out: Path, s: ImageTokenSource, images: Callable[[], ImageSet], force: bool) -> Codec:
-    """The one that `out` holds of this source, or a new one, fitted to the train images and saved there."""
-    made_of = str(s).partition(" in=")[0]
-    with locked(out / ".codec.lock"):
-        if (out / "codec.json").is_file() and not force:
-            codec, record = read_codec(out)
-            if (record.get("source"), record.get("images_sha256")) == (made_of, images().sha256):
-                return codec
-        shape = KINDS[s.images].shape
-        new = make_codec(s.tokenizer, shape, s.patch, s.settings.codes, s.settings.seed)
-        new.fit(images().train.pixels, s.settings.seed, s.steps)
-        record = {"source": made_of, "images": s.images, "images_sha256": images().sha256}
-        save_codec(new, out, record)
-        return read_codec(out)[0]
-
-
-def image_chunks(out: Path, s: ImageTokenSource, force: bool) -> tuple[int, dict[str, Callable[[], Chunks]]]:
-    """Codes an image, and the splits of a set of images. They are read only where something is to be made."""
+def image_chunks(s: ImageTokenSource) -> tuple[int, dict[str, Callable[[], Chunks]], Finish]:
+    """Codes an image, the splits of a set of images, and what saves the codec. That is fitted to the train
+    images where it is first needed."""
     places = prod(grid_of(KINDS[s.images].shape, s.patch))
-    make_codec(s.tokenizer, KINDS[s.images].shape, s.patch, s.settings.codes, 0)  # UserError before any work
-    images = cache(s.open)
-    codec = cache(lambda: codec_of(out, s, images, force))
-    if force or not is_prepared(out, WordTokenizer.name):
-        codec()  # before the folder says whose it is: a wrong in=DIR leaves nothing behind
+    codec = make_codec(s.tokenizer, KINDS[s.images].shape, s.patch, s.settings.codes, s.settings.seed)
+    images = s.open()  # UserError before any work
+
+    @cache
+    def fitted() -> Codec:
+        codec.fit(images.train.pixels, s.settings.seed, s.steps)
+        return codec.eval().requires_grad_(False)
 
     def chunks(split: str) -> Chunks:
-        part = getattr(images(), split)
+        part = getattr(images, split)
         for start in range(0, len(part), AT_ONCE):
             some = part.at(np.arange(start, min(start + AT_ONCE, len(part))))
-            yield codec().encode(some.pixels), some.labels
+            yield fitted().encode(some.pixels), some.labels
 
-    return places, {split: partial(chunks, split) for split in SPLITS}
+    def finish(splits: Mapping[str, TokenFile]) -> None:
+        save_codec(fitted(), splits["train"].path.parent, {"source": str(s), "images": s.images})
 
-
-def with_folder(out: Path, s: ImageTokenSource) -> ImageTokenSource:
-    """`s`, or what `out` was prepared from if that is the same but for the images' folder, which `s` lacks.
-
-    UserError if `s` names another folder, or if there are other images in it now.
-    """
-    record = str(read_meta(out).get("source", ""))
-    if s.images == FILES or record.partition(" in=")[0] != str(s).partition(" in=")[0]:
-        return s
-    recorded = read_source(record)
-    if not s.folder:
-        return recorded
-    refuse_another(out, {"source": record}, {"source": str(s)})
-    if is_prepared(out, WordTokenizer.name):
-        refuse_another(out, read_codec(out)[1], {"images_sha256": s.open().sha256})
-    return s
+    return places, {split: partial(chunks, split) for split in SPLITS}, finish
 
 
-def file_chunks(s: ImageTokenSource) -> tuple[int, dict[str, Callable[[], Chunks]]]:
+def file_chunks(s: ImageTokenSource) -> tuple[int, dict[str, Callable[[], Chunks]], Finish]:
     """Codes an image, and the splits of codes that are there already."""
     files = open_files(Path(s.folder), s.settings.codes, s.settings.classes)
 
@@ -226,15 +201,8 @@ def file_chunks(s: ImageTokenSource) -> tuple[int, dict[str, Callable[[], Chunks
             rows = part.rows[start : start + AT_ONCE]
             yield part.codes[rows], part.labels[rows]
 
-    return files["train"].codes.shape[1], {split: partial(chunks, split) for split in files}
-
-
-def codes_record(out: Path, folder: Path, force: bool) -> Callable[[], None]:
-    """What writes, beside the splits, which codes they are of. UserError if `out` was made of others."""
-    path, digest = out / "codes.json", digest_of(folder)
-    if path.is_file() and not force:
-        refuse_another(out, read_json(path), {"sha256": digest})
-    return partial(write_json, path, {"sha256": digest})
+    splits: dict[str, Callable[[], Chunks]] = {split: partial(chunks, split) for split in files}
+    return files["train"].codes.shape[1], splits, lambda _: None
 
 
 class ImageTokenCorpus(GeneratedCorpus):
@@ -248,23 +216,29 @@ class ImageTokenCorpus(GeneratedCorpus):
     def given(self, source: str) -> int:
         return GIVEN
 
+    def same_source(self, asked: str, recorded: str) -> bool:
+        """Whatever folder the images came from, if `asked` names none."""
+        folders = read_source(asked).folder, read_source(recorded).folder
+        return super().same_source(asked, recorded) and (not folders[0] or folders[0] == folders[1])
+
+    def files(self, c: ImageTokensConfig) -> list[Path]:
+        s = read_source(c.source)
+        folders = KINDS[s.images].folders if s.images in KINDS else (".",)
+        found = (Path(s.folder, folder).glob(name) for folder in folders for name in FILE_NAMES)
+        return sorted(chain.from_iterable(found)) if s.folder else []
+
     def contents(self, c: ImageTokensConfig) -> Contents:
-        s, out = read_source(c.source), Path(c.out)
-        s = s if c.force else with_folder(out, s)
+        s = read_source(c.source)
         layout = Layout(s.settings.codes, s.classes)
-        places, chunks = file_chunks(s) if s.images == FILES else image_chunks(out, s, c.force)
-        drop = s.settings.drop / 100
+        places, chunks, finish = file_chunks(s) if s.images == FILES else image_chunks(s)
         shape: dict[str, Any] = {
             "length": places + GIVEN,
             "given": GIVEN,
-            "dropped": drop,
+            "dropped": s.settings.drop / 100,
             "absent": layout.none,
         }
         splits = {split: Split(partial(sequences, layout, some), **shape) for split, some in chunks.items()}
-        contents = Contents(str(s), splits, layout.words)
-        if s.images == FILES:
-            return contents._replace(finish=codes_record(out, Path(s.folder), c.force))
-        return contents
+        return Contents(str(s), splits, layout.words, finish=finish)
 
 
 corpus = ImageTokenCorpus(__file__, ImageTokensConfig, ImageTokenSettings)

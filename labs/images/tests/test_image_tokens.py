@@ -103,21 +103,19 @@ def test_vq_learns_codes_and_comes_back_from_its_files(images, tmp_path):
             read_codec(tmp_path)
 
 
-def test_a_prepared_folder_needs_no_images_and_other_ones_are_refused(images, tmp_path, monkeypatch):
-    def lie(found: ImageSet | None) -> None:
-        monkeypatch.setattr("labs.images.image_tokens.prepare.open_images", lambda *_: found)
-
+def test_a_prepared_folder_needs_no_images_and_another_folder_is_refused(images, tmp_path, monkeypatch):
+    monkeypatch.setattr("labs.images.image_tokens.prepare.open_images", lambda *_: images)
     out, here = tmp_path / "words", f"{LOSSLESS} in={tmp_path}"
-    lie(images)
+    (tmp_path / "images.bin").touch()
     corpus.prepare(out, "words", here)
-    lie(None)
-    assert corpus.prepare(out, "words", LOSSLESS) == out
+    monkeypatch.setattr("labs.images.image_tokens.prepare.open_images", None)
+    for source in (LOSSLESS, here):
+        assert corpus.prepare(out, "words", source) == out
     with pytest.raises(UserError, match="source"):
         corpus.prepare(out, "words", f"{LOSSLESS} in={tmp_path / 'other'}")
-    lie(images._replace(train=made(80, 5)))
-    with pytest.raises(UserError, match="images"):
+    (tmp_path / "images.bin").write_bytes(b"other images")
+    with pytest.raises(UserError, match="changed"):
         corpus.prepare(out, "words", here)
-    assert corpus.prepare(out, "words", here, force=True) == out
 
 
 # ---- the corpus

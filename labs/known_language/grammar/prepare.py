@@ -8,7 +8,7 @@ distributions, SPLIT.truth.npz.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,9 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from common.config import cli, read
-from data.corpus import SPLITS, Contents, PrepareConfig
-from data.tokens import open_tokens
+from common.errors import UserError
+from data.prepare.corpus import Contents, PrepareConfig
+from data.tokens import TokenFile
 from labs.known_language.grammar.grammar import END, LanguageSettings, build_language, documents
 from labs.known_language.grammar.machine import Machine
 from labs.known_language.grammar.truth import write_truth
@@ -61,23 +62,23 @@ class GrammarCorpus(GeneratedCorpus):
         """The settings, words, machine and record of a `source`."""
         _, settings = self.read_source(source)
         words, machine = build_language(settings)
-        # with the digest: a folder that other rules wrote is refused, and does not get the truth of these
+        # with the digest: a text that other rules wrote does not get the truth of these
         return settings, words, machine, f"{settings} language={machine.digest}"
-
-    def lasting_source(self, c: GrammarConfig) -> str:
-        return self.language(c.source)[3]
 
     def truth(self, source: str, length: int) -> TwoSided:
         from labs.known_language.two_sided import CutDocuments  # which needs scipy
 
-        return CutDocuments(self.language(source)[2])
+        _, _, machine, record = self.language(source)
+        if " language=" in source and source != record:
+            raise UserError(f"{source!r}: other rules wrote this text than today's: prepare it with --force")
+        return CutDocuments(machine)
 
     def contents(self, c: GrammarConfig) -> Contents:
         settings, words, machine, record = self.language(c.source)
 
-        def finish() -> None:
-            for name in SPLITS:
-                write_truth(open_tokens(Path(c.out) / f"{name}.bin"), machine)
+        def finish(splits: Mapping[str, TokenFile]) -> None:
+            for tokens in splits.values():
+                write_truth(tokens, machine)
 
         splits = drawn_splits(partial(document_lines, words, machine), settings)
         return Contents(record, splits, words, finish=finish)

@@ -6,7 +6,7 @@ import torch
 from scipy.special import entr, rel_entr
 
 from common.errors import UserError
-from data.corpus import prepared
+from data.open import prepared
 from data.tokens import open_held_out
 from evaluate.decoding import Decoding, truncate
 from evaluate.metrics import document_windows

@@ -1,8 +1,8 @@
 """The grammar: exact distributions, text that obeys the rules at any distance, measurements against it."""
 
-import json
 import math
 import re
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,8 +12,8 @@ from nanoheads.labs.known_language import library
 import eval_diversity
 from common.log import entries
 from data.batches import Windows
-from data.corpus import SPLITS, folder_of, load_tokenizer, prepared
-from data.tokens import open_held_out, open_tokens, open_truth
+from data.open import folder_of, load_tokenizer, prepared
+from data.tokens import SPLITS, open_held_out, open_tokens, open_truth, read_made
 from evaluate import scoring, text_numbers
 from evaluate.columns import TRUTH
 from evaluate.metrics import document_windows, training_windows
@@ -187,7 +187,7 @@ def test_synonyms_are_interchangeable_and_words_are_zipfian():
 
 def test_prepared(folder):
     words, machine = build_language(settings := GrammarSettings.parse(SOURCE))
-    meta = json.loads((folder / "meta.json").read_text())
+    meta = read_made(folder)
     assert load_tokenizer(folder).words == words and meta["source"] == f"{settings} language={machine.digest}"
     assert open_tokens(folder / "test.bin").ids[-1] == machine.end
 
@@ -204,16 +204,17 @@ def test_a_folder_is_named_by_its_settings(tmp_path):
 
 
 def test_other_rules_or_another_truth_are_refused(folder, tmp_path, monkeypatch):
-    for name in ("validation.bin", "validation.json"):
-        (tmp_path / name).write_bytes((folder / name).read_bytes())
-    for size in (None, 500, 0):
-        content = (folder / "test.truth.npz").read_bytes()[:size]
-        (tmp_path / "validation.truth.npz").write_bytes(content)
+    out = shutil.copytree(folder, tmp_path / "out")
+    whole = (folder / "test.truth.npz").read_bytes()
+    for content in (whole, (folder / "validation.truth.npz").read_bytes()[:500], b""):
+        (out / "validation.truth.npz").write_bytes(content)
         with pytest.raises(ValueError, match="validation.truth.npz"):
-            open_truth(open_tokens(tmp_path / "validation.bin"))
+            open_truth(open_tokens(out / "validation.bin"))
+    record = read_made(folder)["source"]
+    assert grammar.corpus.truth(record, 16)
     monkeypatch.setitem(RULES, "object", ((0.3, ""), (0.5, "np"), (0.2, "adverb")))
-    with pytest.raises(ValueError, match="--force"):
-        grammar.corpus.prepare(folder, "words", SOURCE)
+    with pytest.raises(ValueError, match="other rules"):
+        grammar.corpus.truth(record, 16)
 
 
 def test_truth_round_trip(folder, truth, machine):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data.corpus import prepared
+from data.open import prepared
 from data.tokens import open_held_out
 from evaluate.views import mean
 from labs.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Answers, Mazes

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from common.errors import UserError
-from data.corpus import load_tokenizer, tokenizer_of
+from data.open import load_tokenizer, tokenizer_of
 from data.tokenizers import WordTokenizer
 from labs.orders import gaps, sample
 from labs.orders.filling import in_order

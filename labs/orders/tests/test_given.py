@@ -11,7 +11,7 @@ import eval_diversity
 import report
 from common.errors import UserError
 from data.batches import TextSource, Windows
-from data.corpus import Contents, Split, prepare_splits
+from data.prepare.corpus import Contents, Split, prepare_splits
 from data.tokens import open_tokens
 from evaluate.scoring import score
 from labs.orders.asking import middle_bits

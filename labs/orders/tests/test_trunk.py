@@ -12,7 +12,7 @@ from torch import Tensor
 from common.config import with_defaults
 from config.defaults import TrainConfig
 from data.batches import TextSource, Windows
-from data.tokens import write_tokens
+from data.tokens import TokenFile, write_tokens
 from evaluate.scoring import score
 from heads import make_head
 from labs.orders.asking import Asker
@@ -226,7 +226,8 @@ def test_the_start_token_has_a_row_and_no_probability(order, vocab):
 
 @pytest.fixture
 def tokens(tmp_path):
-    return write_tokens(tmp_path / "train.bin", [text(20 * T + 1)], V, {})
+    path = tmp_path / "train.bin"
+    return TokenFile(write_tokens(path, [text(20 * T + 1)], V), {}, path)
 
 
 @pytest.mark.parametrize("name", ["random", "fractal"])

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from data.corpus import tokenizer_of
+from data.open import tokenizer_of
 from evaluate.decoding import Decoding
 from labs.play.serve import LENGTH, PlayConfig, Player, Playground, make_server, open_playground
 from training.run import load_model

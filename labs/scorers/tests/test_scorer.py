@@ -9,7 +9,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from common.errors import UserError
-from data.corpus import load_tokenizer
+from data.open import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main
 from evaluate.diversity import cut

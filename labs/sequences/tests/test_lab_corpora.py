@@ -1,7 +1,6 @@
 """The corpora of the labs: the contract of tests/corpus_contract.py."""
 
-from common.places import CODE
-from data.corpus import corpora
+from common.places import CODE, corpora
 from tests.corpus_contract import *  # noqa: F403
 from tests.corpus_contract import Example, each
 

@@ -12,7 +12,7 @@ import pytest
 
 import table
 from common.errors import UserError
-from data.corpus import prepared
+from data.open import prepared
 from data.tokens import open_tokens
 from evaluate.store import Store
 from labs.sequences.exact import Chain, Sequences, SequenceTask

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from data.corpus import load_tokenizer
+from data.open import load_tokenizer
 from evaluate.settings import run_seed
 from labs.transformers import export
 from model import build

@@ -12,7 +12,8 @@ from transformers import AutoTokenizer, GPT2LMHeadModel
 
 from common.errors import UserError
 from common.places import registered
-from data.corpus import load_tokenizer
+from data.open import load_tokenizer
+from data.prepare.bpe import train_bpe
 from data.tokenizers import (
     BPETokenizer,
     ByteTokenizer,
@@ -23,7 +24,6 @@ from data.tokenizers import (
     exported_tokenizer,
     ids_of,
     read_tokenizer,
-    train_bpe,
 )
 from evaluate.decoding import Decoding
 from evaluate.metrics import bits_per_byte, perplexity

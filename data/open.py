@@ -1,0 +1,110 @@
+"""Opens what is prepared: the folder of a corpus and its tokenizer. data/tokens.py opens its splits.
+
+A folder with a prepare.py is a corpus (data/prepare/corpus.py). The prepared folder data/CORPUS/TOKENIZER
+holds train.bin, validation.bin and test.bin, any tokenizer but gpt2 as tokenizer.json, and manifest.json,
+which says what they were made of and the SHA-256 of each.
+"""
+
+import importlib
+import shlex
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from common.places import CODE, WORK, corpora
+from data.tokenizers import GPT2Tokenizer, Tokenizer, exported_tokenizer, read_tokenizer, tokenizer_name
+from data.tokens import check_prepared, read_made
+
+DATA = WORK / "data"
+ROOT = WORK  # what `kept_path` is relative to
+
+
+def corpus_of(dataset: str) -> Any:
+    """The data.prepare.corpus.Corpus in a prepare.py, imported when it is asked for. UserError if there is no
+    such corpus."""
+    known = corpora()
+    if dataset not in known:
+        raise UserError(f"unknown dataset {dataset!r} (known: {', '.join(known)})")
+    module = importlib.import_module(".".join(known[dataset].relative_to(CODE).with_suffix("").parts))
+    return module.corpus
+
+
+def measure_of(dataset: str) -> str:
+    """The measure of a corpus' models; "" for text, and for a corpus that is not here."""
+    return corpus_of(dataset).measure if dataset in corpora() else ""
+
+
+def sampler_of(dataset: str) -> str:
+    """The program that draws from a corpus' models; "" for sample.py, and for a corpus that is not here."""
+    return corpus_of(dataset).sampler if dataset in corpora() else ""
+
+
+def folder_of(dataset: str, tokenizer: str, source: str = "", root: str | Path = DATA) -> Path:
+    """Where a corpus is prepared: data/wikitext103/gpt2, and with settings that are not the standard ones,
+    data/grammar/words-train=50000. UserError for an unknown dataset or setting."""
+    name = corpus_of(dataset).folder_name(tokenizer_name(tokenizer), source)
+    return Path(root) / dataset / name
+
+
+def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = DATA) -> Path:
+    """The folder of a corpus (see `folder_of`), prepared first if it is not there.
+
+    dataset    a folder of data/ or labs/ with a prepare.py: "wikitext103", "text", "grammar", ...
+    tokenizer  see Corpus.prepare
+    source     where the text comes from; "" takes what is prepared already, else the corpus' default
+
+    UserError for unknown names, and for a folder that was prepared from another source, or from a text that
+    has changed since. Its files are compared with the manifest where they are opened.
+    """
+    folder, corpus = folder_of(dataset, tokenizer, source, root), corpus_of(dataset)
+    if not corpus.is_prepared(folder, tokenizer, source):
+        corpus.prepare(folder, tokenizer, source)
+    return folder
+
+
+def load_tokenizer(folder: str | Path) -> Tokenizer:
+    """The tokenizer of a prepared folder. OSError if it is none, UserError if it is damaged."""
+    made = read_made(folder)
+    if made["tokenizer"] == GPT2Tokenizer.name:
+        return GPT2Tokenizer()
+    return read_tokenizer(check_prepared(Path(folder), "tokenizer.json", made))
+
+
+# -----------------------------------------------------------------------------
+# What a run keeps of its corpus
+
+
+def kept_path(folder: Path) -> str:
+    """`folder` as a checkpoint keeps it: relative to the project if it lies inside, so that both can move.
+
+    Else the absolute path.
+    """
+    folder = Path(folder).absolute()
+    return str(folder.relative_to(ROOT)) if folder.is_relative_to(ROOT) else str(folder)
+
+
+def found_path(ckpt: Any) -> Path:
+    """The prepared folder of a run, which `kept_path` wrote down. FileNotFoundError if it is gone."""
+    folder, c = ROOT / ckpt.config.data, ckpt.config
+    if not folder.is_dir():
+        tokenizer = f"{ckpt.path}/tokenizer.json" if "-" in c.tokenizer else c.tokenizer
+        flags = [f"--tokenizer={tokenizer}"] + [f"--source={c.source}"] * bool(c.source)
+        program = corpora().get(c.dataset, CODE / "prepare.py").relative_to(CODE)
+        command = shlex.join(["python", str(program), *flags, f"--out={folder}"])
+        raise FileNotFoundError(
+            f"the token files of {ckpt.path} are not in {folder}: give --data=FOLDER, or make them: {command}"
+        )
+    return folder
+
+
+def tokenizer_of(ckpt: Any) -> Tokenizer:
+    """The tokenizer that a checkpoint was trained with: GPT-2's, or the one saved in its folder.
+
+    UserError if another one lies there.
+    """
+    path = (ckpt.path.parent if ckpt.path.is_file() else ckpt.path) / "tokenizer.json"
+    name, read = ckpt.config.tokenizer, exported_tokenizer if ckpt.foreign else read_tokenizer
+    tokenizer: Tokenizer = GPT2Tokenizer() if name == "gpt2" else read(path)
+    if tokenizer.fingerprint != ckpt.config.tokenizer_fingerprint:
+        raise UserError(f"{path} is not the tokenizer ({name}) that this model was trained with")
+    return tokenizer
