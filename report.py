@@ -20,7 +20,7 @@ from typing import Literal
 from common.config import Dtype, Natural, Positive, Seed, cli, read
 from common.device import choose_dtype, get_device
 from common.files import beside, check_writable, replacing
-from common.places import called
+from common.places import as_installed_command
 from data.corpus import tokenizer_of
 from evaluate.checks import check_comparable, check_text, open_split
 from evaluate.measure import NamedRun, open_runs
@@ -83,7 +83,7 @@ def main(argv: list[str]) -> int:
     shown = examine_runs(c, runs, names) if runs else None
     tables = [open_table(name, c.prompts) for name in names]
     settings = different_settings({run.name: run.ckpt.record for run in runs if not run.ckpt.foreign})
-    command = called(f"python report.py {shlex.join(argv)}")
+    command = as_installed_command(f"python report.py {shlex.join(argv)}")
     page = render(tables, shown, settings, command).encode()
     with replacing(out) as file:
         file.write(page)

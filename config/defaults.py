@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from common.config import Above0, Dtype, Field, Natural, NonNegative, Number, Positive, RowName, Seed
+from common.config import Above0, Dtype, Field, Natural, NonNegative, Number, Positive, RowName, Seed, Size
 from common.errors import UserError
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -30,10 +30,10 @@ class TrainConfig:
     # model: GPT-2 124M with the paper's block
     trunk: str = "gpt"              # a name in TRUNKS of model.py or a lab
     trunk_args: dict = field(default_factory=dict)  # what it takes beside the sizes
-    block_size: Positive = 512
-    n_layer: Positive = 12
-    n_head: Positive = 12
-    n_embd: Positive = 768
+    block_size: Size = 512
+    n_layer: Size = 12
+    n_head: Size = 12
+    n_embd: Size = 768
     dropout: Decay = 0.0
     # output head
     head: str = "softmax"           # a name in HEADS of heads/ or a lab

@@ -4,12 +4,12 @@ import hashlib
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
-from common.config import AtLeast2, Dtype, Field, Natural, NonNegative, Positive, Seed, Space, read
+from common.config import AtLeast2, Dtype, Field, Flags, Natural, NonNegative, Positive, Seed, Space, read
 from common.errors import UserError
 from evaluate.decoding import AS_SCORED, Decoding
 from training.run import difference
 
-Rows = Annotated[list[Annotated[str, Field(pattern=r"\S")]], Field(min_length=1)]
+Rows = Annotated[list[Annotated[Flags, Field(pattern=r"\S")]], Field(min_length=1)]
 Seeds = Annotated[list[Seed], Field(min_length=1)]
 
 LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
@@ -79,7 +79,7 @@ class TableConfig:
     #                                                 the first is done first: it may be the others' teacher
     config: str = ""                                # of all rows, which then are names; empty: config/ROW.py
     overlay: str = "brief"                          # a config file laid over each row
-    flags: str = ""                                 # of train.py, given to each row before its own
+    flags: Flags = ""                               # of train.py, given to each row before its own
     seeds: Seeds = field(default_factory=lambda: [1, 2, 3])
     commands: bool = False                          # trains nothing: prints one line a run that is to do
     jobs: Positive = 1                              # trainings at a time, each with its share of the cores
@@ -96,7 +96,7 @@ class TableConfig:
     # the table
     measure: str = "text"                           # or orders, curve, a lab's
     cost: str = ""                                  # a JSON of bench/training.py: the time of each row's step
-    evaluate: str = ""                              # flags of the measure: table.py --measure=NAME --help
+    evaluate: Flags = ""                            # flags of the measure: table.py --measure=NAME --help
     runs: str = "out"                               # folder of the runs
     results: str = "results"                        # folder of the table
     figures: Literal["png", "pdf"] = "png"          # what its figures are written as; a PDF is vectors

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from common.errors import UserError
+from common.errors import UserError, checking
 from common.files import write_json
 from common.log import strict
 from common.places import commit
@@ -79,7 +79,8 @@ class ClassesTask:
     def settle(config: TrainConfig) -> TrainConfig:
         shape, usual = KINDS[config.dataset].shape, vars(TrainConfig())
         args = {"layers": USUAL, "shape": list(shape), **config.trunk_args}
-        decided: dict[str, Any] = {**DECIDED, "n_embd": width(args["layers"], shape)}
+        with checking():
+            decided: dict[str, Any] = {**DECIDED, "n_embd": width(args["layers"], shape)}
         given = {key: getattr(config, key) for key in decided} | {"shape": args["shape"]}
         for key, value in {**decided, "shape": list(shape)}.items():
             if given[key] not in (usual.get(key), value):
