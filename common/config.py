@@ -61,7 +61,7 @@ Flags = Annotated[str, AfterValidator(_splits)]  # as on a command line
 Positive = Annotated[int, Field(ge=1, lt=2**63)]
 Natural = Annotated[int, Field(ge=0, lt=2**63)]
 Seed = Natural  # torch takes none above, numpy none below
-Size = Annotated[int, Field(ge=1, le=2**20)]  # of a model: torch multiplies three of them in 64 bits
+Size = Annotated[int, Field(ge=1, le=2**20)]  # of a model or a batch: torch multiplies three of them
 AtLeast2 = Annotated[int, Field(ge=2, lt=2**63)]
 AtMost100 = Annotated[int, Field(ge=1, le=100)]
 Draws = AtMost100  # of weights, each as large as the embedding

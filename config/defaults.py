@@ -55,9 +55,9 @@ class TrainConfig:
     keep_true: bool = True          # False: proposals replace the true token, as the published code did
     # optimisation
     optimizer: Optimizer = "adamw"  # or "muon": of the linear layers, AdamW of all else; "adam", "sgd"
-    batch_size: Positive = 12       # windows a step, over all processes
+    batch_size: Size = 12           # windows a step, over all processes
     micro_batch: Natural = 0        # windows at a time; 0: a process's whole share
-    max_steps: Positive = 100_000
+    max_steps: Annotated[int, Field(ge=1, lt=2**31)] = 100_000
     learning_rate: NonNegative = 6e-4   # peak; reached by a linear warm-up, then a cosine down to min_lr
     min_lr: NonNegative = 6e-5
     readout_lr: NonNegative = 0.0   # peak for the embedding and output projections; 0: learning_rate

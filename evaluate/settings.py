@@ -34,7 +34,7 @@ class TextConfig(Decoding):
     new_tokens: Positive = 200
     words: Natural = 0              # the first of each text, which are measured; 0: as many as 95% of the
     #                                 human continuations have, at least 20. Shorter texts stay as they are
-    # what is a word, by sacreBLEU; auto: 13a, or another where most characters have no spaces between them
+    # what is a word, by sacreBLEU; auto: 13a, or another of scripts without spaces between words
     tokenize: Literal["auto", "13a", "zh", "ja-mecab", "char"] = "auto"
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # what is drawn depends on it and on the run's own training seed
