@@ -23,7 +23,7 @@ import numpy as np
 from common.config import AtLeast2, Natural, Seed, read
 from common.errors import UserError, checking, reading
 from common.files import beside, check_writable, read_text
-from common.places import commit
+from common.places import INSTALLED, commit
 from evaluate.columns import HONEST, Column
 from evaluate.diversity import (
     BLEU_ORDERS,
@@ -37,7 +37,6 @@ from evaluate.diversity import (
 from evaluate.names import check_apart, named_path
 from evaluate.statistics import half_sampling_interval
 from evaluate.views import View
-from nanoheads import __version__
 
 
 @dataclass
@@ -138,7 +137,7 @@ def main(argv: list[str]) -> int:
             raise UserError(f"{path}: {error}") from error
     settings = {"texts": count, "words": words or "all", "tokenize": tokenize, "unit": c.unit}
     settings |= {"seed": c.seed, "halves": c.halves, "sacrebleu": version("sacrebleu"), "smoothing": "exp"}
-    settings |= {"effective order": True, "nanoheads": f"{__version__} {commit()}".strip()}
+    settings |= {"effective order": True, "nanoheads": version("nanoheads") if INSTALLED else commit()}
     view = View.of_summary(rows, COLUMNS, ", ".join(f"{key} {value}" for key, value in settings.items()))
     print(view.markdown, end="")
     if c.out:
