@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import train
 from common.config import (
     LARGEST_FILE,
     AtLeast2,
@@ -239,6 +240,16 @@ def test_every_row_fits_every_overlay(path):
         assert (config.row, config.overlay) == (path.stem, overlay.stem)
         assert (config.head, config.head_args) == (row.get("head", "softmax"), row.get("head_args", {}))
         assert "labels" not in row or not row.keys() & read_config(overlay).keys()
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["--head=sotfmax", "--head_args.nope=1", "--trunk=nope", "--n_embd=30"]
+    + [f"--{key}={2**62}" for key in ("block_size", "n_layer", "n_embd", "batch_size", "max_steps")],
+)
+def test_what_no_model_can_be_made_of_is_the_users(flag, tmp_path):
+    with pytest.raises(UserError, match="nope|" + flag[2:].partition("=")[0]):
+        train.main([flag, f"--out_dir={tmp_path}", "--device=cpu"])
 
 
 # ---- the door ----------------------------------------------------------------------------------------------
