@@ -38,6 +38,7 @@ def listed(known: dict[str, Path]) -> str:
 def main() -> None:
     """What `nanoheads` runs."""
     sys.path.insert(0, str(HERE))
+    sys.argv[0] = "nanoheads"  # python -m nanoheads, too
     from common.config import cli
 
     cli(run)
@@ -57,7 +58,9 @@ def run(argv: list[str]) -> int:
         print(f"nanoheads {__version__}")
         return 0
     if name not in known:
-        raise ValueError(f"unknown {kind} {name!r}: use {', '.join(known)}")
+        from common.errors import UserError, nearest
+
+        raise UserError(f"unknown {kind} {name!r}{nearest(name, known) or ':'} use {', '.join(known)}")
     sys.argv = [str(known[name]), *arguments]
     runpy.run_path(str(known[name]), run_name="__main__")
     return 0

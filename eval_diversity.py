@@ -3,6 +3,7 @@
     python eval_diversity.py out/baseline-tiny out/entmax15-tiny --prompt_tokens=14 --new_tokens=50 --out=two
     python eval_diversity.py best=out/baseline last=out/baseline/last other=elsewhere/baseline
     python eval_diversity.py out/baseline --scorer out/large
+    python eval_diversity.py --files a.txt b.jsonl --reference human.txt       # texts alone: no model
 
 A row has its run's name, or the one given before "="; seeds of one training are one row, with intervals.
 Three rows that no model wrote stand by: human text, unigram noise and a loop. For models of a corpus whose
@@ -25,6 +26,10 @@ from evaluate.text import TextMeasure
 
 
 def main(argv: list[str]) -> int:
+    if "--files" in (argument.partition("=")[0] for argument in argv):
+        from evaluate import file_texts
+
+        return file_texts.main(argv)
     return evaluate(TextMeasure(), read_settings(PaperConfig, argv, __doc__))
 
 

@@ -21,7 +21,7 @@ from common.config import Dtype, Natural, Positive, Seed, cli, read
 from common.device import choose_dtype, get_device
 from common.errors import UserError
 from common.files import beside, check_writable, real_path, replacing
-from common.places import called
+from common.places import as_installed_command
 from data.open import tokenizer_of
 from evaluate.checks import check_comparable, check_text, open_split
 from evaluate.measure import NamedRun, open_runs
@@ -86,7 +86,7 @@ def main(argv: list[str]) -> int:
     shown = examine_runs(c, runs, names) if runs else None
     tables = [open_table(name, c.prompts) for name in names]
     settings = different_settings({run.name: run.ckpt.record for run in runs if not run.ckpt.foreign})
-    command = called(f"python report.py {shlex.join(argv)}")
+    command = as_installed_command(f"python report.py {shlex.join(argv)}")
     page = render(tables, shown, settings, command).encode()
     with replacing(out) as file:
         file.write(page)

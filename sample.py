@@ -9,7 +9,7 @@ projection is Bayesian.
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal
@@ -49,16 +49,24 @@ class SampleConfig(Decoding):
 
 class Stream:
     """Prints a text as it comes: only what further ids can no longer change. A character may take several
-    tokens."""
+    tokens. The last tokens alone are decoded: a token of a long text costs no more than one of a short."""
 
-    def __init__(self) -> None:
-        self.shown = 0
+    def __init__(self, decode: Callable[[list[int]], str], prompt: list[int]):
+        self.decode, self.ids = decode, prompt.copy()
+        self.known = self.shown = 0  # how many of `ids`, and of the characters that they mean, are printed
 
-    def show(self, text: str, last: bool) -> None:
-        if last or not text.endswith("\ufffd"):
-            sys.stdout.write(for_screen(text[self.shown :]))
-            sys.stdout.flush()
-            self.shown = len(text)
+    def show(self, new: list[int], last: bool) -> None:
+        self.ids += new
+        text = self.decode(self.ids)
+        if not last and text.endswith("\ufffd"):
+            return
+        sys.stdout.write(for_screen(text[self.shown :]))
+        sys.stdout.flush()
+        # what comes is read behind the tokens of now, which begin and end with a whole character
+        self.shown = len(text)
+        if now := self.decode(self.ids[self.known :]):
+            self.ids, self.shown = self.ids[self.known :], len(now)
+        self.known = len(self.ids)
 
 
 def main(argv: list[str]) -> int:
@@ -105,7 +113,7 @@ def write_samples(
     `tokens` are those of `generate`. How many of them were drawn.
     """
     ids = prompt[0].tolist()
-    stream = Stream() if c.num_samples == 1 else None
+    stream = Stream(tokenizer.decode, ids) if c.num_samples == 1 else None
     texts: list[list[int]] = [[] for _ in range(c.num_samples)]
 
     def text_of(new: list[int]) -> str:
@@ -120,7 +128,7 @@ def write_samples(
                 unsure.append(torch.stack(entropies(model, hidden, draws), 1))  # (B, 3)
         ended = all(tokenizer.end_id in new for new in texts)
         if stream:
-            stream.show(text_of(texts[0]), last=ended or n == c.length)
+            stream.show([] if ended else token.tolist(), last=ended or n == c.length)
         if ended:
             break
     for b, new in enumerate(texts):

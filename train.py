@@ -20,6 +20,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 import contextlib
 import math
 import signal
+import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -32,8 +33,9 @@ from torch.profiler import record_function
 
 from common.config import cli, read
 from common.device import autocast, busy_machine, flops_per_token, peak_flops
-from common.errors import UserError
+from common.errors import UserError, checking
 from common.log import Log, start_wandb
+from common.places import as_installed_command
 from config.defaults import TrainConfig
 from data.batches import Loader, windows_at_a_time
 from data.tokenizers import tokenizer_name
@@ -73,6 +75,9 @@ class Training:
 
 def main(argv: list[str]) -> int:
     """Trains, and leaves a run in out_dir; the exit code."""
+    if not argv:
+        print(as_installed_command(__doc__ or ""), file=sys.stderr)
+        return 2
     config = with_task_defaults(read(TrainConfig, argv, __doc__))
     end_with_table()
     out = Path(config.out_dir)
@@ -111,8 +116,9 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
         raise UserError(f"{out} holds a run: --resume {out} goes on with it, --out_dir=... starts another")
 
     # The data. What cannot be is refused before, as far as it takes no building: a corpus may be a download
-    check_arguments(find_head(config.head), config.head_args)
-    trunk_config({"vocab_size": 1, **vars(config)})
+    with checking():
+        check_arguments(find_head(config.head), config.head_args)
+        trunk_config({"vocab_size": 1, **vars(config)})
     windows_at_a_time(config.batch_size, config.micro_batch, procs.world)
     precision = agreed_dtype(config.dtype, last.config.dtype if last else None, procs)
     config = replace(config, dtype=precision.name)
@@ -122,7 +128,8 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     recorded = {**asdict(config), "resume": False, "processes": procs.world, **task.info}
     c = RunConfig(**recorded, head_sha256=head_digest(config.head))
     torch.manual_seed(c.seed)
-    model = build(vars(c))
+    with checking():
+        model = build(vars(c))
     if c.init_from and not last:
         procs.print0(start_from(c, model))
     source = task.source(model, procs)  # after all that may be refused: its labels may take hours

@@ -19,6 +19,7 @@ import keyword
 import math
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -29,8 +30,8 @@ from typing import Annotated, Any, Literal, NotRequired, TypeVar, get_origin
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from common.errors import CONTROL, UserError, mistake, printable, reading
-from common.places import INSTALLED, WORK, called, find, translated
+from common.errors import CONTROL, UserError, mistake, nearest, printable, reading
+from common.places import INSTALLED, WORK, as_installed_command, find, upgrade_config
 
 T = TypeVar("T")
 
@@ -44,15 +45,23 @@ def _rising(limits: list[float]) -> list[float]:
     return limits
 
 
+def _splits(words: str) -> str:
+    shlex.split(words)  # ValueError for a quotation without its end
+    return words
+
+
+LARGEST_FILE = 2**20  # bytes of a config file
 LARGEST = 1e30  # float32 holds it, and many times as much
 NAME = r"[\w(][\w .,:+=()$%^&'-]{0,149}"
 
 Text = Annotated[str, Field(description="no path")]  # in a plain str "~/" is the home folder
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]  # a part of paths, a cell of tables, a title of figures
 RowName = Annotated[str, Field(pattern=f"^({NAME})?$")]  # "" where there is none
+Flags = Annotated[str, AfterValidator(_splits)]  # as on a command line
 Positive = Annotated[int, Field(ge=1, lt=2**63)]
 Natural = Annotated[int, Field(ge=0, lt=2**63)]
 Seed = Natural  # torch takes none above, numpy none below
+Size = Annotated[int, Field(ge=1, le=2**20)]  # of a model or a batch: torch multiplies three of them
 AtLeast2 = Annotated[int, Field(ge=2, lt=2**63)]
 AtMost100 = Annotated[int, Field(ge=1, le=100)]
 Draws = AtMost100  # of weights, each as large as the embedding
@@ -85,7 +94,8 @@ def checked(
         problems = []
         for e in error.errors(include_url=False, include_context=False):
             key = ".".join(map(str, e["loc"]))
-            known = {"missing": f"{key} is missing", "extra_forbidden": f"unknown key {key!r}, see --help"}
+            unknown = f"unknown key {key!r}{nearest(key, kinds) or ', see --help'}"
+            known = {"missing": f"{key} is missing", "extra_forbidden": unknown}
             problems.append(
                 known.get(e["type"], f"{key} = {e['input']!r}: {e['msg'].replace('Input should', 'must')}")
             )
@@ -128,7 +138,7 @@ def read(cls: type[T], argv: list[str], about: str = "") -> T:
     """
     assert is_dataclass(cls)
     if "-h" in argv or "--help" in argv:
-        print(called(f"{about}\n{help_text(cls)}"))
+        print(as_installed_command(f"{about}\n{help_text(cls)}"))
         raise SystemExit
     kinds = {f.name: f.type for f in fields(cls)}
     required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
@@ -136,6 +146,8 @@ def read(cls: type[T], argv: list[str], about: str = "") -> T:
 
     values = {f.name: f.default_factory() for f in fields(cls) if f.default_factory is not MISSING}
     files = [] if required else [Path(argument) for argument in arguments]
+    if more := [file for file in files[1:] if file.is_dir()]:
+        raise UserError(f"{more[0]}: a run's folder stands before all config files, and alone")
     for file in files:
         values |= read_run(file, kinds) if file.is_dir() else read_config(file, kinds)
 
@@ -147,6 +159,8 @@ def read(cls: type[T], argv: list[str], about: str = "") -> T:
             break
     if required and arguments:
         raise UserError(f"unexpected argument {arguments[0]!r}")
+    if twice := given.keys() & {key for key, _ in flags}:
+        raise UserError(f"{min(twice)} is given twice, as an argument and as a flag")
     for key, value in flags:
         key, _, entry = key.partition(".")
         if entry:
@@ -168,15 +182,24 @@ def read(cls: type[T], argv: list[str], about: str = "") -> T:
 def read_config(path: str | Path, kinds: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The assignments of a config file, `key = literal` lines, of these `kinds`.
 
-    A relative path is looked for in the current folder, then beside the code, then in the labs.
+    A relative path is looked for in the current folder, then beside the code, then in the labs. UserError for
+    anything else in it, a key that is there twice, and for what is no file of a bounded size.
     """
     path, values = find(path), {}
     with reading(path):
-        for node in ast.parse(path.read_bytes()).body:
+        if path.exists() and not path.is_file():  # a device or a pipe may never end
+            raise UserError("it is no regular file")
+        with path.open("rb") as file:
+            text = file.read(LARGEST_FILE + 1)
+        if len(text) > LARGEST_FILE:
+            raise UserError(f"it has more than {LARGEST_FILE:,} bytes")
+        for node in ast.parse(text).body:
             match node:
                 case ast.Expr(ast.Constant(str())):
                     pass  # a docstring
                 case ast.Assign(targets=[ast.Name(key)]):
+                    if key in values:
+                        raise UserError(f"line {node.lineno} sets {key} again")
                     values[key] = ast.literal_eval(node.value)
                 case _:
                     raise UserError(f"line {node.lineno} is no `key = literal`")
@@ -187,7 +210,7 @@ def read_run(folder: Path, kinds: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that the run in `folder` was begun with: the folder stands for a config file."""
     last = next((p for p in (folder / "last", folder / "last.old") if p.is_dir()), folder / "last")
     with reading(last / "config.json"):
-        config = translated(json.loads((last / "config.json").read_bytes()))
+        config = upgrade_config(json.loads((last / "config.json").read_bytes()))
         known = {key: value for key, value in config.items() if key in kinds}
         if "data" in known:  # the prepared folder, unless it is gone: then it is prepared again
             known["data"] = str(WORK / known["data"]) if (WORK / known["data"]).is_dir() else ""
@@ -240,7 +263,7 @@ def with_defaults(defaults: type, config: dict[str, Any]) -> dict[str, Any]:
     Every comparison of a recorded configuration with a wanted one begins here: what is missing in a record
     is neither a difference nor equal to everything.
     """
-    return vars(defaults()) | translated(config)
+    return vars(defaults()) | upgrade_config(config)
 
 
 def help_text(cls: type) -> str:
@@ -263,12 +286,15 @@ def cli(main: Callable[[list[str]], int]) -> None:
     """Runs a program's main(argv), and ends the process with its exit code.
 
     A user's mistake, a package that is missing or too little memory is one line on stderr and exit code 2;
-    TRACEBACK=1 shows where. A folder that another process writes is 75. Ctrl-C is 130, SIGTERM 143: what was
-    begun is cleaned up. A reader that has gone (`| head`) is 141, as of any Unix program.
+    TRACEBACK=1 shows where. Any other error has its traceback. A folder that another process writes is 75.
+    Ctrl-C is 130, SIGTERM 143: what was begun is cleaned up. A reader that has gone (`| head`) is 141, as of
+    any Unix program.
     """
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    for stream in (sys.stdout, sys.stderr):  # None if it is closed (>&-)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # None if it is closed (>&-)
+    sys.stderr = sys.stderr or open(os.devnull, "w")
+    for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal that has not all characters
     try:
@@ -283,11 +309,12 @@ def cli(main: Callable[[list[str]], int]) -> None:
         line = mistake(e)
         if line is None or os.environ.get("TRACEBACK"):
             raise
-        line = called(printable(line))
+        line = as_installed_command(printable(line))
         line = line if len(line) < 1200 else f"{line[:600]} ... {line[-600:]}"  # somebody's megabyte
-        program = f"nanoheads {Path(sys.argv[0]).stem}" if INSTALLED else Path(sys.argv[0]).name
-        print(f"{program}: error: {line}", file=sys.stderr)
-        code = getattr(e, "code", 2)
+        program = Path(sys.argv[0])
+        called = " ".join(dict.fromkeys(("nanoheads", program.stem))) if INSTALLED else program.name
+        print(f"{called}: error: {line}", file=sys.stderr)
+        code = e.code if isinstance(e, UserError) else 2
     try:
         print(end="", flush=True)
     except OSError:  # what is still to be written goes nowhere, or Python complains when it ends

@@ -1,8 +1,10 @@
-"""What ends a program with one line and exit code 2: a user's value that cannot be, a file that is damaged,
-too little memory. Anything else is a mistake of ours, and has a traceback."""
+"""What ends a program with one line and exit code 2: a user's value that cannot be, a file that is not there
+or damaged (UserError, OSError), too little memory. Anything else has a traceback: it is a mistake of ours, or
+of the head that the user wrote."""
 
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,6 +42,18 @@ class InUse(UserError):
 
 
 @contextmanager
+def checking() -> Iterator[None]:
+    """A context for what checks a user's values by ValueError, as heads and model.py do: people import these
+    without this module. It ends as a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+@contextmanager
 def reading(path: str | Path) -> Iterator[None]:
     """A context for what reads a file: whatever goes wrong in it names the file.
 
@@ -70,10 +84,24 @@ def mistake(e: Exception) -> str | None:
     if isinstance(e, MemoryError) or (isinstance(e, RuntimeError) and any(s in str(e) for s in NO_MEMORY)):
         return f"out of memory ({first_line(e)})"
     if isinstance(e, OSError) and e.filename and e.strerror:
-        return f"{e.strerror}: {e.filename}"
+        near = nearest_file(Path(e.filename)) if isinstance(e, FileNotFoundError) else ""
+        return f"{e.strerror}: {e.filename}{near}"
     if isinstance(e, ModuleNotFoundError) and e.name:
         package = e.name.partition(".")[0]
         if any(CODE.glob(f"{package}*")):
             return None
         return f"{package} is not installed: pip install {PIP_NAMES.get(package, package)}"
-    return str(e) or type(e).__name__ if isinstance(e, (ValueError, OSError, RecursionError)) else None
+    return str(e) or type(e).__name__ if isinstance(e, (UserError, OSError)) else None
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """ ": did you mean ...?", the one of `known` that is most like `word`; "" if none is."""
+    near = difflib.get_close_matches(word, known, 1)
+    return f": did you mean {near[0]}?" if near else ""
+
+
+def nearest_file(path: Path) -> str:
+    """`nearest` of a path that is not there, among what lies in the last folder of it that is."""
+    while not path.parent.is_dir():
+        path = path.parent
+    return nearest(str(path), map(str, path.parent.iterdir()))

@@ -16,13 +16,15 @@ from typing import Any, BinaryIO
 import filelock
 
 from common.config import checked
-from common.errors import CONTROL, reading
+from common.errors import CONTROL, UserError, reading
 
 STALE = 3600  # seconds without a byte, after which an unfinished file is taken for a killed process'
 
 
 def beside(out: Path, end: str) -> Path:
-    """The file of the output `out`, such as results/NAME, that ends so. ValueError if `out` has no name."""
+    """The file of the output `out`, such as results/NAME, that ends so. UserError if `out` has no name."""
+    if not out.name:
+        raise UserError(f"{str(out)!r} has no name that a file could have")
     return out.with_name(out.name + end)
 
 

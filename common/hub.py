@@ -9,6 +9,8 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from common.errors import checking
+
 SECONDS = 5  # to wait for an answer
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")  # with any of them a user decides
 
@@ -36,11 +38,13 @@ def offline() -> bool:
 def load(name: str, configuration: str = "") -> Any:
     """A data set of the hub by its splits, downloaded once into the cache of `datasets`.
 
-    Where the hub is silent, an earlier download is taken; else what `datasets` raises.
+    Where the hub is silent, an earlier download is taken; without one `datasets` has an OSError. UserError
+    for a configuration that there is not.
     """
     offline()
     from datasets import load_dataset  # seconds to import, and only needed here
     from huggingface_hub.utils import logging
 
     logging.set_verbosity_error()  # one error is enough if there is no network
-    return load_dataset(name, configuration) if configuration else load_dataset(name)
+    with checking():
+        return load_dataset(name, configuration) if configuration else load_dataset(name)

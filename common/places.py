@@ -17,7 +17,7 @@ INSTALLED = not (CODE / "pyproject.toml").is_file()
 WORK = Path.cwd() if INSTALLED else CODE
 
 
-def called(text: str) -> str:
+def as_installed_command(text: str) -> str:
     """`text` with the commands in it as one calls them here: installed, `python train.py` is
     `nanoheads train`."""
     if not INSTALLED:
@@ -51,7 +51,7 @@ def registered(core: str, registry: str, part: str) -> dict[str, Any]:
     return {k: v for module in known for k, v in getattr(module, registry).items()}
 
 
-def translated(config: dict[str, Any]) -> dict[str, Any]:
+def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
     """A recorded configuration with today's keys: `translate` of labs/LAB/recorded.py."""
     for module in modules("recorded").values():
         config = importlib.import_module(module).translate(config)

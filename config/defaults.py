@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from common.config import Above0, Dtype, Field, Natural, NonNegative, Number, Positive, RowName, Seed
+from common.config import Above0, Dtype, Field, Natural, NonNegative, Number, Positive, RowName, Seed, Size
 from common.errors import UserError
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -32,10 +32,10 @@ class TrainConfig:
     # model: GPT-2 124M with the paper's block
     trunk: str = "gpt"              # a name in TRUNKS of model.py or a lab
     trunk_args: dict = field(default_factory=dict)  # what it takes beside the sizes
-    block_size: Positive = 512
+    block_size: Size = 512
     n_layer: Layers = 12
-    n_head: Positive = 12
-    n_embd: Positive = 768
+    n_head: Size = 12
+    n_embd: Size = 768
     dropout: Decay = 0.0
     # output head
     head: str = "softmax"           # a name in HEADS of heads/ or a lab
@@ -57,9 +57,9 @@ class TrainConfig:
     keep_true: bool = True          # False: proposals replace the true token, as the published code did
     # optimisation
     optimizer: Optimizer = "adamw"  # or "muon": of the linear layers, AdamW of all else; "adam", "sgd"
-    batch_size: Positive = 12       # windows a step, over all processes
+    batch_size: Size = 12           # windows a step, over all processes
     micro_batch: Natural = 0        # windows at a time; 0: a process's whole share
-    max_steps: Positive = 100_000
+    max_steps: Annotated[int, Field(ge=1, lt=2**31)] = 100_000
     learning_rate: NonNegative = 6e-4   # peak; reached by a linear warm-up, then a cosine down to min_lr
     min_lr: NonNegative = 6e-5
     readout_lr: NonNegative = 0.0   # peak for the embedding and output projections; 0: learning_rate

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from common import manifest
-from common.errors import UserError, reading
+from common.errors import UserError, checking, reading
 from config.defaults import TrainConfig
 from data.batches import Windows
 from data.tokens import TokenFile
@@ -92,7 +92,8 @@ def make_targets(y: Tensor, proposals: Proposals, soft: bool, keep_true: bool = 
 def fingerprint(record: dict[str, Any], weights: Mapping[str, Tensor]) -> str:
     """SHA-256 of what decides a model's probabilities: its weights, and size, head and gain in the `record`
     of its run."""
-    head = named_head(record["head"], record["vocab_size"], record["head_args"]).eval()
+    with checking():  # of a run of today's heads
+        head = named_head(record["head"], record["vocab_size"], record["head_args"]).eval()
     gain = record.get("gain", 1.0)
     settings = sorted((k, v) for k, v in vars(head).items() if isinstance(v, (int, float, str)))
     about = (trunk_on_meta(record).config, type(head).__name__, settings)

@@ -6,7 +6,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from common.errors import UserError
+from common.errors import UserError, checking
 from data.open import folder_of, found_path, measure_of
 from data.tokens import TokenFile, open_held_out
 from evaluate.measure import NamedRun
@@ -26,8 +26,9 @@ def check_together(
     for path, c in runs:
         if tokens(c) != tokens(base) or c["block_size"] != base["block_size"]:
             raise UserError(f"{path} and {first} have other token files, or another block_size")
-        if not any_order and not trunk_on_meta(c).forwards:
-            raise UserError(f"{path}: trunk = {c['trunk']!r} is for --measure=orders")
+        with checking():
+            if not any_order and not trunk_on_meta(c).forwards:
+                raise UserError(f"{path}: trunk = {c['trunk']!r} is for --measure=orders")
 
 
 def check_comparable(runs: Sequence[NamedRun], any_order: bool = False) -> None:

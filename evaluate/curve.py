@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from common.errors import checking
 from common.log import entries
 from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.metrics import perplexity
@@ -46,7 +47,8 @@ class CurveSession(Session):
 
     def numbers(self, subject: NamedRun) -> Row:
         c = subject.ckpt.record
-        sparse = self.part and named_head(c["head"], c["vocab_size"], c["head_args"]).sparse
+        with checking():  # of a run of today's heads
+            sparse = self.part and named_head(c["head"], c["vocab_size"], c["head_args"]).sparse
         return {"curve": evaluations(subject.ckpt.path.parent, self.part, sparse)}
 
 

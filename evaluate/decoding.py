@@ -43,6 +43,7 @@ def top_p(p: Tensor, mass: float) -> Tensor:
     ordered, at = p.sort(descending=True, stable=True)
     ordered = ordered / ordered.sum(1, keepdim=True)
     beyond = ordered.cumsum(1) - ordered >= mass  # the token that crosses it stays
+    beyond[:, 0] = False  # as does the first one, where float32 has no such small mass
     return ~beyond.new_zeros(beyond.shape).scatter_(1, at, beyond)
 
 

@@ -30,25 +30,31 @@ BLEU_ORDERS = 4  # n-grams of 1 to so many words
 # ---- words ----
 
 SPACED = "13a"  # sacreBLEU's tokenizer of languages that have spaces between words
-# Thai, Lao, Tibetan, Burmese and Khmer; kana; Han
-UNSPACED = re.compile(
-    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+# scripts without spaces: Han and bopomofo; kana, half-width ones too; Thai, Lao, Tibetan, Burmese and Khmer,
+# Tai Le, New Tai Lue and Tai Tham, Balinese, Javanese, Tai Viet
+HAN = re.compile("[\u3100-\u312f\u31a0-\u31bf\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+KANA = re.compile("[\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f]")
+LETTERS = re.compile(
+    "[\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u1b00-\u1b7f\ua980-\ua9ff\uaa60-\uaadf]"
 )
-KANA = re.compile("[\u3040-\u30ff]")
 
 
 def tokenizer_for(texts: Iterable[str]) -> str:
-    """The tokenizer of sacreBLEU that finds the words of such texts: 13a, unless most characters are of a
-    script without spaces. Then zh, which has each Han character for a word; ja-mecab where there is kana and
-    the package is installed; else char."""
+    """The tokenizer of sacreBLEU that finds the words of such texts: 13a for words with spaces between.
+
+    From a tenth of Han on it is zh, which has each Han character for a word and splits English as 13a does;
+    with kana beside Han ja-mecab where that package is installed, else char. Where most characters are of
+    another such script it is char.
+    """
     text = "".join(chain.from_iterable(map(str.split, texts)))
-    unspaced = UNSPACED.findall(text)
-    if 2 * len(unspaced) <= len(text):
+    han, kana, letters = (len(script.findall(text)) for script in (HAN, KANA, LETTERS))
+    if 2 * letters > len(text):
+        return "char"
+    if not text or 10 * (han + kana) < len(text):
         return SPACED
-    others = sum(KANA.match(c) is not None for c in unspaced), sum(c < "\u3040" for c in unspaced)
-    if 10 * max(others) <= len(unspaced):
+    if 10 * kana < han + kana:
         return "zh"
-    return "ja-mecab" if others[0] >= others[1] and find_spec("MeCab") and find_spec("ipadic") else "char"
+    return "ja-mecab" if find_spec("MeCab") and find_spec("ipadic") else "char"
 
 
 @cache

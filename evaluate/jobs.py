@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from common.config import read, with_defaults
-from common.errors import UserError
+from common.errors import UserError, checking
 from common.log import entries
-from common.places import called
+from common.places import as_installed_command
 from config.defaults import TrainConfig
 from data.open import DATA, folder_of, prepared
 from data.tokenizers import tokenizer_name
@@ -158,7 +158,7 @@ def show_commands(jobs: Sequence[Job]) -> None:
         print(f"# finish the first {len(first)} lines before the rest, which needs them", file=sys.stderr)
     for job in (*first, *rest):
         resume = ["--resume"] if job.started else []
-        print(called(shlex.join(["python", "train.py", *job.arguments, *resume])))
+        print(as_installed_command(shlex.join(["python", "train.py", *job.arguments, *resume])))
 
 
 def note_changed_heads(rows: Iterable[Row]) -> None:
@@ -166,8 +166,9 @@ def note_changed_heads(rows: Iterable[Row]) -> None:
     be a comment, so nothing is trained anew."""
     kept: dict[str, list[str]] = {}
     for row in rows:
-        if changed := head_changed(row.get("training", {})):
-            kept.setdefault(changed, []).append(row["name"])
+        with checking():  # of a run of today's heads
+            if changed := head_changed(row.get("training", {})):
+                kept.setdefault(changed, []).append(row["name"])
     for changed, names in kept.items():
         print(f"note: kept as trained: {', '.join(sorted(names))}{changed}", file=sys.stderr)
 

@@ -4,12 +4,12 @@ import hashlib
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
-from common.config import AtLeast2, Dtype, Field, Natural, NonNegative, Positive, Seed, Space, read
+from common.config import AtLeast2, Dtype, Field, Flags, Natural, NonNegative, Positive, Seed, Space, read
 from common.errors import UserError
 from evaluate.decoding import AS_SCORED, Decoding
 from training.run import difference
 
-Rows = Annotated[list[Annotated[str, Field(pattern=r"\S")]], Field(min_length=1)]
+Rows = Annotated[list[Annotated[Flags, Field(pattern=r"\S")]], Field(min_length=1)]
 Seeds = Annotated[list[Seed], Field(min_length=1)]
 
 LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
@@ -34,7 +34,7 @@ class TextConfig(Decoding):
     new_tokens: Positive = 200
     words: Natural = 0              # the first of each text, which are measured; 0: as many as 95% of the
     #                                 human continuations have, at least 20. Shorter texts stay as they are
-    # what is a word, by sacreBLEU; auto: 13a, or another where most characters have no spaces between them
+    # what is a word, by sacreBLEU; auto: 13a, or another of scripts without spaces between words
     tokenize: Literal["auto", "13a", "zh", "ja-mecab", "char"] = "auto"
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # what is drawn depends on it and on the run's own training seed
@@ -80,7 +80,7 @@ class TableConfig:
     #                                                 the first is done first: it may be the others' teacher
     config: str = ""                                # of all rows, which then are names; empty: config/ROW.py
     overlay: str = "brief"                          # a config file laid over each row
-    flags: str = ""                                 # of train.py, given to each row before its own
+    flags: Flags = ""                               # of train.py, given to each row before its own
     seeds: Seeds = field(default_factory=lambda: [1, 2, 3])
     commands: bool = False                          # trains nothing: prints one line a run that is to do
     jobs: Positive = 1                              # trainings at a time, each with its share of the cores
@@ -98,7 +98,7 @@ class TableConfig:
     # the table
     measure: str = "text"                           # or orders, curve, a lab's
     cost: str = ""                                  # a JSON of bench/training.py: the time of each row's step
-    evaluate: str = ""                              # flags of the measure: table.py --measure=NAME --help
+    evaluate: Flags = ""                            # flags of the measure: table.py --measure=NAME --help
     runs: str = "out"                               # folder of the runs
     results: str = "results"                        # folder of the table
     columns: str = ""                               # of the table, by their keys; empty: all

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from common.errors import checking
 from common.files import replacing as whole_file
 from common.places import modules
 from evaluate.checks import check_planned, check_text
@@ -82,9 +83,10 @@ class TextSession(Session):
         """Human text, noise and a loop, with intervals over their texts."""
         rows = []
         for name in REFERENCES:
-            row, texts = reference_row(name, self.data, self.s)
-            if self.judge:  # UserError if it cannot read those of a reference
-                row |= self.judge.numbers(texts, self.data.prompt_texts, halves=self.c.halves)
+            with checking():  # texts that are too short to be compared
+                row, texts = reference_row(name, self.data, self.s)
+                if self.judge:  # UserError if it cannot read those of a reference
+                    row |= self.judge.numbers(texts, self.data.prompt_texts, halves=self.c.halves)
             if self.c.out and self.s.protocol != "paper":  # else nobody sees them
                 words = [cut(t, self.s.words, self.s.tokenize) for t in texts]
                 row |= text_intervals(words, self.c.halves, self.s.tokenize)

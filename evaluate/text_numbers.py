@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from common.device import choose_dtype, get_device, get_dtype
-from common.errors import UserError
+from common.errors import UserError, checking
 from common.log import progress_bar
 from data.open import tokenizer_of
 from data.tokenizers import Tokenizer
@@ -95,7 +95,8 @@ def open_all(c: TextConfig, scorer: str = "") -> tuple[list[NamedRun], Settings,
     human = decode(tokenizer, prompts.prompt, prompts.human, s)
     if s.tokenize == "auto":
         s = replace(s, tokenize=tokenizer_for(human))
-    words = s.words or max(LEAST_WORDS, common_words(human, s.tokenize))
+    with checking():  # the tokenizer may need a package
+        words = s.words or max(LEAST_WORDS, common_words(human, s.tokenize))
     least = LEAST_WORDS if paper or s.words else ENOUGH_WORDS
     if min(words, max(len(words_in(text, s.tokenize)) for text in human)) < least:
         raise UserError(f"new_tokens = {s.new_tokens}: human texts have {words} words, fewer than {least}")

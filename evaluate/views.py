@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from common.errors import UserError
+from common.errors import UserError, reading
 from common.files import beside, replacing
 from evaluate.columns import Column
 from evaluate.names import file_stem
@@ -171,7 +171,8 @@ def samples_file(out: Path, name: str) -> Path:
 def read_texts(path: Path) -> list[str]:
     """The texts of a file of samples. A line ends at a newline alone: str.splitlines would also split a text
     at its U+2028."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    with reading(path):
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
 def problems(rows: list[Row]) -> str:

@@ -7,14 +7,18 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field, fields
+from email.message import Message
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.error import HTTPError
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import train
 from common.config import (
+    LARGEST_FILE,
     AtLeast2,
     Dtype,
     Field,
@@ -32,7 +36,7 @@ from common.config import (
     read,
     read_config,
 )
-from common.errors import UserError
+from common.errors import UserError, mistake
 from config.defaults import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,6 +116,8 @@ def test_defaults_give_way_to_files_in_order_and_these_to_flags(file):
         ([file("name = 'own'", "x"), "--name=flag", "--rate=1"], Defaults("flag", rate=1.0)),
     ):
         assert read(Defaults, argv) == want
+    with pytest.raises(UserError, match=str(Path(one).parent)):  # a run's folder has all keys
+        read(Defaults, [one, str(Path(one).parent)])
 
 
 def test_entries_of_a_dict(file):
@@ -125,8 +131,10 @@ def test_entries_of_a_dict(file):
 def test_positional_arguments():
     c = read(Arguments, ["a", "--quick", "b", "--rates=1,2", "x=c"])
     assert (c.run, c.others, c.quick, c.rates) == ("a", ["b", "x=c"], True, [1.0, 2.0])
-    with pytest.raises(UserError, match="others.*ratse"):
+    with pytest.raises(UserError, match="others.*did you mean rates"):
         read(Arguments, ["a", "--ratse=1"])
+    with pytest.raises(UserError, match="run"):
+        read(Arguments, ["a", "b", "--run=c"])
 
 
 STRATEGIES = {
@@ -198,13 +206,27 @@ def test_a_value_that_its_field_cannot_have(setting, file):
 @pytest.mark.parametrize(
     "line",
     ["import os", "steps = len('abc')", "steps = 1 + 1", "rate = steps", "a = b = 1", "steps: int = 3"]
-    + ["head_args.eps = 1", "open(__file__ + '.ran', 'w')", "steps = = 1", "head_args = {[1]: 2}"],
+    + [
+        "steps = 1\nsteps = 2",
+        "head_args.eps = 1",
+        "open(__file__ + '.ran', 'w')",
+        "steps = = 1",
+        "head_args = {[1]: 2}",
+    ],
 )
 def test_a_file_of_anything_else_is_refused_and_not_run(file, line, tmp_path):
     path = file(f'"""A docstring."""\n# and a comment\n{line}\n')
-    with pytest.raises(ValueError, match="a.py"):
+    with pytest.raises(UserError, match="a.py"):
         read_config(path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.py"]
+
+
+def test_a_file_without_end_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "fifo.py")
+    (tmp_path / "long.py").write_bytes(b"#" * (LARGEST_FILE + 1))
+    for path in ("/dev/zero", tmp_path / "fifo.py", tmp_path / "long.py"):
+        with pytest.raises(UserError, match=str(path)):
+            read_config(path)
 
 
 @pytest.mark.parametrize("path", ROWS, ids=lambda p: p.stem)
@@ -218,6 +240,16 @@ def test_every_row_fits_every_overlay(path):
         assert (config.row, config.overlay) == (path.stem, overlay.stem)
         assert (config.head, config.head_args) == (row.get("head", "softmax"), row.get("head_args", {}))
         assert "labels" not in row or not row.keys() & read_config(overlay).keys()
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["--head=sotfmax", "--head_args.nope=1", "--trunk=nope", "--n_embd=30"]
+    + [f"--{key}={2**62}" for key in ("block_size", "n_layer", "n_embd", "batch_size", "max_steps")],
+)
+def test_what_no_model_can_be_made_of_is_the_users(flag, tmp_path):
+    with pytest.raises(UserError, match="nope|" + flag[2:].partition("=")[0]):
+        train.main([flag, f"--out_dir={tmp_path}", "--device=cpu"])
 
 
 # ---- the door ----------------------------------------------------------------------------------------------
@@ -257,6 +289,11 @@ def wrong(error: Exception):
         (interrupted, 130, "interrupted\n"),
         (lambda: wrong(UserError("two\n lines\x1b")), 2, "prog: error: two lines\\x1b\n"),
         (lambda: wrong(FileNotFoundError("x")), 2, "prog: error: x\n"),
+        (
+            lambda: wrong(HTTPError("u", 404, "gone", Message(), None)),
+            2,
+            "prog: error: HTTP Error 404: gone\n",
+        ),
         (lambda: wrong(OSError(28, "full", "f")), 2, "prog: error: full: f\n"),
         (lambda: wrong(MemoryError()), 2, "prog: error: out of memory (MemoryError)\n"),
         (lambda: wrong(ModuleNotFoundError("no", name="nosuch.x")), 2, None),
@@ -271,9 +308,27 @@ def test_a_mistake_is_one_line_and_its_exit_code(main, code, said, monkeypatch, 
     assert end.value.code == code and (err == said or (said is None and "nosuch" in err))
 
 
-def test_our_own_mistakes_keep_their_traceback(monkeypatch):
-    with pytest.raises(RuntimeError):
-        cli(lambda argv: wrong(RuntimeError()))
+def test_a_file_that_is_not_there_names_the_nearest(tmp_path):
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/tiny.py").touch()
+    for path, near in (("config/tniy.py", "config/tiny.py"), ("confg/tiny.py", "config")):
+        said = mistake(FileNotFoundError(2, "none", str(tmp_path / path)))
+        assert said.endswith(f"did you mean {tmp_path / near}?")
+
+
+def test_an_installed_program_is_named_once(monkeypatch, capsys):
+    monkeypatch.setattr("common.config.INSTALLED", True)
+    for program in ("/bin/nanoheads", "train.py"):
+        monkeypatch.setattr(sys, "argv", [program])
+        with pytest.raises(SystemExit):
+            cli(lambda argv: wrong(UserError("x")))
+    assert capsys.readouterr().err == "nanoheads: error: x\nnanoheads train: error: x\n"
+
+
+@pytest.mark.parametrize("error", [RuntimeError(), ValueError(), RecursionError()], ids=repr)
+def test_our_own_mistakes_keep_their_traceback(error, monkeypatch):
+    with pytest.raises(type(error)):
+        cli(lambda argv: wrong(error))
     monkeypatch.setenv("TRACEBACK", "1")
     with pytest.raises(UserError):
         cli(lambda argv: wrong(UserError("x")))
@@ -283,7 +338,7 @@ def test_our_own_mistakes_keep_their_traceback(monkeypatch):
     "main, redirect, want",
     [
         ("print('\\u65e5')", "", (0, b"\\u65e5\n", b"")),  # a terminal without all characters
-        ("print(1, file=sys.stderr)", ">&-", (0, b"", b"1\n")),
+        ("print(sys.stdout.write('a'), file=sys.stderr)", ">&-", (0, b"", b"1\n")),
         ("print('x' * 10**6)", "| head -c 1", (128 + signal.SIGPIPE, b"x", b"")),
     ],
 )

@@ -117,6 +117,23 @@ def test_words_are_found_with_and_without_spaces_between_them(language, monkeypa
         assert diversity.TEXT_METRICS[key](texts, tokenize) == metric(words)
 
 
+def test_chinese_with_english_words_is_chinese():
+    """The numbers are sacreBLEU's."""
+    text = "我们用 Python 写的 transformer 模型在 {} 上训练了 {} steps，loss 下降到 {}。"
+    texts = [text.format(*v) for v in (("GPU", 1000, 2.5), ("TPU", 2000, 2.4), ("CPU", 3000, 2.3))]
+    tokenize = diversity.tokenizer_for(texts)
+    assert tokenize == "zh" and [len(diversity.words_in(text, tokenize)) for text in texts] == [24] * 3
+    assert diversity.self_bleu_sacre(texts, tokenize) == pytest.approx(68.14, abs=0.005)
+    assert diversity.tokenizer_for(["The word 猫 is a cat, and so was the old one."]) == "13a"
+
+
+# Javanese, Tai Tham, New Tai Lue, bopomofo, half-width kana
+@pytest.mark.parametrize("text", ["ꦲꦤꦕꦫꦏ", "ᨠᨶ᩠ᨿ", "ᦎᦺᦑᦟᦹᧉ", "ㄅㄆㄇㄈ", "ｱｲｳｴｵ"])
+def test_a_script_without_spaces_has_a_word_a_character(text, monkeypatch):
+    monkeypatch.setattr(diversity, "find_spec", lambda _: None)
+    assert diversity.words_in(text, diversity.tokenizer_for([text])) == list(text)
+
+
 @pytest.mark.parametrize("tokenize", ["13a", "zh", "char"])
 def test_texts_are_cut_behind_a_word_of_the_tokenizer(tokenize):
     text = "  早上，老人 walked 3.5 km to the 港口\n去看船。"

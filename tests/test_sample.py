@@ -130,9 +130,9 @@ def tokenizer() -> BPETokenizer:
 
 def streamed(tokenizer, ids: list[int], capsys):
     """Yields all of stdout after each id."""
-    stream, out = Stream(), ""
+    stream, out = Stream(tokenizer.decode, ids[:1]), ""
     for i in range(len(ids)):
-        stream.show(tokenizer.decode(ids[: i + 1]), last=i == len(ids) - 1)
+        stream.show(ids[i : i + 1] if i else [], last=i == len(ids) - 1)
         out += capsys.readouterr().out
         yield out
 
@@ -147,6 +147,14 @@ def test_a_stream_prints_whole_characters_and_everything_in_the_end(tokenizer, c
         assert outs[-1] == tokenizer.decode(each) and all(outs[-1].startswith(out) for out in outs)
     assert len(ids) > len(text)  # characters are split
     assert len({*streamed(tokenizer, ids, capsys)}) > 20  # and it comes as it goes
+
+
+def test_a_stream_decodes_the_last_tokens_alone(tokenizer, capsys):
+    ids, seen = tokenizer.encode("the north and the history of it\n" * 20), []
+    stream = Stream(lambda ids: seen.append(len(ids)) or tokenizer.decode(ids), ids[:100])
+    for i in ids[100:]:
+        stream.show([i], last=False)
+    assert capsys.readouterr().out == tokenizer.decode(ids) and max(seen[4:]) <= 4
 
 
 # ---- the command -------------------------------------------------------------------------------------------

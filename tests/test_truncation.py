@@ -57,6 +57,13 @@ def test_cuts_apply_in_the_order_of_transformers():
     assert [*WARPERS] == [*CUTS]
 
 
+@pytest.mark.parametrize("cut", [dict(top_p=1e-50), dict(top_k=1), dict(min_p=1.0)], ids=str)
+def test_the_hardest_cut_leaves_the_most_probable_token(cut):
+    z = logits().float()
+    p = truncate(z.log_softmax(1), Decoding(**cut))
+    assert torch.equal(p, torch.nn.functional.one_hot(z.argmax(1), V).float())
+
+
 def test_without_a_cut_nothing_changes():
     for c in (AS_SCORED, Decoding(top_k=V + 1)):
         torch.testing.assert_close(truncate(sparse(), c), sparse().exp())

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from common.errors import UserError
+from common.errors import UserError, checking
 from common.files import write_json
 from common.log import strict
 from common.places import commit
@@ -80,11 +80,14 @@ class ClassesTask:
         if config.data and not config.resume:
             raise UserError(f"data = {config.data!r} with dataset = {config.dataset!r}: leave it out")
         args = {"layers": USUAL, "shape": list(shape), **config.trunk_args}
-        decided: dict[str, Any] = {**DECIDED, "n_embd": width(args["layers"], shape)}
+        with checking():
+            decided: dict[str, Any] = {**DECIDED, "n_embd": width(args["layers"], shape)}
         given = {key: getattr(config, key) for key in decided} | {"shape": args["shape"]}
         for key, value in {**decided, "shape": list(shape)}.items():
-            if given[key] not in (usual.get(key), value):
-                raise UserError(f"{key} = {given[key]!r} with dataset = {config.dataset!r}: leave it out")
+            # the files in config/ have trunk and tied: whatever else stands there was asked for
+            left_out = () if key in ("trunk", "tied") else (usual.get(key),)
+            if given[key] not in (value, *left_out):
+                raise UserError(f"{key} = {given[key]!r} with dataset = {config.dataset!r}: it is {value!r}")
         return replace(config, **decided, trunk_args=args)
 
     def source(self, model: LanguageModel, procs: Processes) -> BatchSource:

@@ -15,6 +15,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from common.config import AtLeast2, Positive, cli, read
+from common.errors import checking
 from labs.known_language.grammar.prepare import GrammarSettings
 from nanoheads.truth import Language
 
@@ -33,8 +34,9 @@ class ScoreConfig:
 
 def main(argv: list[str]) -> int:
     c = read(ScoreConfig, argv, __doc__)
-    language = Language(**vars(GrammarSettings.parse(c.source)))
-    score = language.score(c.model, c.split, c.context, c.batch, c.trust_remote_code)
+    with checking():
+        language = Language(**vars(GrammarSettings.parse(c.source)))
+        score = language.score(c.model, c.split, c.context, c.batch, c.trust_remote_code)
     print(f"{score['tokens']:,} tokens of {score['documents']:,} documents, {c.split}, context {c.context}")
     for key, value in score.items():
         if f"{key}_ci" in score:

@@ -29,7 +29,7 @@ import torch
 
 from common.config import Dtype, Field, Natural, Positive, Seed
 from common.device import choose_dtype, get_device, get_dtype
-from common.errors import UserError
+from common.errors import UserError, checking
 from common.log import progress_bar
 from data.open import corpus_of
 from data.tokens import TokenFile
@@ -137,6 +137,8 @@ class OrdersSession(Session):
         check_gaps(c, self.length - self.data.given)
         self.gaps = c.gaps or [g for g in (1, 4, 16, 64) if g <= self.length - self.data.given - 2]
         self.truth = two_sided(self.data, runs[0].ckpt.config.dataset, self.length)
+        with checking():
+            spread(self.data.ids, 1, self.length)
         if c.samplers and self.truth is None:
             raise no_truth(str(self.data.path.parent), self.length)
         corpus = {"block_size": self.length, "corpus": self.data.info["sha256"]}

@@ -7,6 +7,7 @@ requests: the page, the next words of a text (/next) and a text that goes on (/w
 other address.
 """
 
+import contextlib
 import json
 import sys
 import threading
@@ -43,6 +44,7 @@ HOST = "127.0.0.1"
 WORDS = 12  # of each model that are shown
 LENGTH = 40  # tokens that "write" adds
 LARGEST = 100_000  # bytes of a request
+TAIL = 8  # tokens before a new one, among which a character of several tokens begins
 
 
 @dataclass
@@ -77,7 +79,9 @@ class Playground:
         self.players, self.tokenizer, self.truth = players, tokenizer, truth
         self.dtype, self.start = dtype, start
         self.device = next(players[0].model.parameters()).device
-        self.lock = threading.Lock()  # one request at a time has the models
+        # a GPU's step is captured as a graph, while no other request may use it; elsewhere none waits
+        cuda = self.device.type == "cuda"
+        self.lock: contextlib.AbstractContextManager = threading.Lock() if cuda else contextlib.nullcontext()
 
     def ids(self, text: str) -> list[int]:
         """The tokens of a text. An empty one is the start of a text. UserError if no token means that."""
@@ -107,14 +111,12 @@ class Playground:
         p = np.stack(columns, 1)  # (V, columns)
         likely = np.unique(np.argsort(-p, 0, kind="stable")[:WORDS])
         likely = likely[np.argsort(-p[likely].max(1), kind="stable")][: 2 * WORDS]
-        words = [
-            {
-                "text": added([*ids, i], self.tokenizer)[-1],
-                "then": self.tokenizer.decode([*ids_of(text, self.tokenizer), i]),
-                "p": [float(f"{value:.4g}") for value in p[i]],
-            }
-            for i in likely.tolist()
-        ]
+        begun = self.tokenizer.decode(ids).rstrip("\ufffd")
+        words = []
+        for i in likely.tolist():
+            word = added([*ids[-TAIL:], i], self.tokenizer)[-1]
+            then = begun + word if text else self.tokenizer.decode([i])
+            words.append({"text": word, "then": then, "p": [float(f"{value:.4g}") for value in p[i]]})
         return {"words": words, "truth": known is not None}
 
     def write(self, text: str, decoding: Decoding, seed: int) -> dict[str, Any]:
@@ -132,7 +134,7 @@ class Playground:
                     log_p = player.model.head.log_probs(hidden, player.draws)
                 new += token.tolist()
                 nll.append(-log_p[0, new[-1]].item())
-            words = added([*start, *new], self.tokenizer)[-LENGTH:]
+            words = added([*start[-TAIL:], *new], self.tokenizer)[-LENGTH:]
             texts.append([{"text": word, "nll": round(value, 3)} for word, value in zip(words, nll)])
         return {"texts": texts}
 
@@ -168,8 +170,8 @@ def make_server(playground: Playground, port: int) -> ThreadingHTTPServer:
         def ours(self) -> bool:
             """Whether the request comes from our page: another site's has another host or origin."""
             here = {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}  # type: ignore[attr-defined]
-            origin = self.headers.get("Origin", "http://" + HOST).removeprefix("http://")
-            return self.headers.get("Host") in here and origin in here | {HOST}
+            origin = self.headers.get("Origin", f"http://{self.headers.get('Host')}")
+            return self.headers.get("Host") in here and origin.removeprefix("http://") in here
 
         def do_GET(self) -> None:
             if self.path == "/" and self.ours():
@@ -187,14 +189,19 @@ def make_server(playground: Playground, port: int) -> ThreadingHTTPServer:
                     playground.answer(self.path, json.loads(self.rfile.read(length))),
                     HTTPStatus.OK,
                 )
-            except (ValueError, KeyError, TypeError, OverflowError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 found, status = {"error": str(error)}, HTTPStatus.BAD_REQUEST
             self.reply(status, json.dumps(found).encode(), "application/json")
 
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing: the terminal is the user's."""
 
-    return ThreadingHTTPServer((HOST, port), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            if not isinstance(sys.exception(), ConnectionError):  # a client that left
+                super().handle_error(request, client_address)
+
+    return Server((HOST, port), Handler)
 
 
 def open_playground(c: PlayConfig) -> Playground:

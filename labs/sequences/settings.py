@@ -20,15 +20,16 @@ class GeneratorSettings:
     def parse(cls, text: str) -> Self:
         """The settings named in `text`, "key=value" with spaces between; the others keep their defaults.
 
-        UserError for an unknown key, and for a value that is no whole number or out of range.
+        UserError for an unknown key, one that is there twice, and a value that is no whole number or out of
+        range.
         """
         values, known = {}, [f.name for f in fields(cls)]
         for item in text.split():
             key, _, value = item.partition("=")
-            if key not in known or not value.isdecimal() or len(value) > 30:
+            if key not in known or key in values or not value.isdecimal() or len(value) > 30:
                 raise UserError(
                     f"source {text!r}: {item!r} is not a setting of {cls.corpus}; "
-                    f"give key=number with keys among {', '.join(known)}"
+                    f"give key=number once, with keys among {', '.join(known)}"
                 )
             values[key] = int(value)
         out = cls(**values)

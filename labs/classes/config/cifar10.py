@@ -3,6 +3,7 @@
 # python train.py config/cifar10.py --head=taylor
 dataset = "cifar10"
 trunk = "cnn"
+tied = False
 trunk_args = {
     "he": True,
     "layers": """

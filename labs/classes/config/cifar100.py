@@ -4,6 +4,7 @@
 # python train.py config/cifar100.py --head=taylor
 dataset = "cifar100"
 trunk = "cnn"
+tied = False
 trunk_args = {
     "layers": """
 Pad[4] Conv[3x3,384] ELU MaxPool[2x2,2,same] DO

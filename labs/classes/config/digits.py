@@ -2,6 +2,7 @@
 # python train.py config/digits.py --head=sm_taylor --head_args.n=4 --gain=2
 dataset = "digits"
 trunk = "cnn"
+tied = False
 trunk_args = {"layers": "Conv[3x3,32] ReLU MaxPool[2x2,2] FC[64] ReLU"}
 optimizer = "adam"
 beta2 = 0.999

@@ -3,6 +3,7 @@
 # python train.py config/mnist.py --head=taylor
 dataset = "mnist"
 trunk = "cnn"
+tied = False
 trunk_args = {
     "layers": """
 {Conv[3x3,64] ReLU}x4 MaxPool[2x2,2]

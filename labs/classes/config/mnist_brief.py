@@ -2,6 +2,7 @@
 # python train.py config/mnist_brief.py --head=taylor
 dataset = "mnist"
 trunk = "cnn"
+tied = False
 trunk_args = {"layers": "Conv[3x3,16] ReLU MaxPool[2x2,2] Conv[3x3,32] ReLU MaxPool[2x2,2] FC[128] ReLU"}
 optimizer = "adam"
 beta2 = 0.999

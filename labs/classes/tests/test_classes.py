@@ -101,6 +101,12 @@ def flags(source, tmp_path):
     return make
 
 
+@pytest.mark.parametrize("change", [dict(trunk="gpt"), dict(tied=True), dict(n_layer=2)], ids=str)
+def test_a_setting_that_images_decide_is_refused(flags, change):
+    with pytest.raises(UserError, match=next(iter(change))):
+        with_task_defaults(read(TrainConfig, flags(**change)))
+
+
 @pytest.fixture
 def run():
     """run(argv) -> exit code of train.main; signal handlers as they were."""

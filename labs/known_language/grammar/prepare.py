@@ -18,7 +18,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from common.config import cli, read
-from common.errors import UserError
+from common.errors import UserError, checking
 from data.prepare.corpus import Contents, PrepareConfig
 from data.tokens import TokenFile
 from labs.known_language.grammar.grammar import END, LanguageSettings, build_language, documents
@@ -61,7 +61,8 @@ class GrammarCorpus(GeneratedCorpus):
     def language(self, source: str) -> tuple[GrammarSettings, list[str], Machine, str]:
         """The settings, words, machine and record of a `source`."""
         _, settings = self.read_source(source)
-        words, machine = build_language(settings)
+        with checking():
+            words, machine = build_language(settings)
         # with the digest: a text that other rules wrote does not get the truth of these
         return settings, words, machine, f"{settings} language={machine.digest}"
 

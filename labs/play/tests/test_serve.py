@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import socket
+import struct
 import threading
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 
 from data.open import tokenizer_of
 from evaluate.decoding import Decoding
-from labs.play.serve import LENGTH, PlayConfig, Player, Playground, make_server, open_playground
+from labs.play.serve import LENGTH, TAIL, PlayConfig, Player, Playground, make_server, open_playground
 from training.run import load_model
 
 
@@ -28,7 +30,8 @@ def ask(playground):
 
     def one(method: str, path: str, body: object = None, headers: dict | None = None):
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
-        connection.request(method, path, None if body is None else json.dumps(body), headers or {})
+        sent = body if body is None or isinstance(body, str) else json.dumps(body)
+        connection.request(method, path, sent, headers or {})
         reply = connection.getresponse()
         return reply.status, reply.read().decode()
 
@@ -70,6 +73,7 @@ GOOD = {"text": "the", "temperature": 1, "top_p": 1}
         ("GET", "/../README.md", {}),
         ("GET", "/", {"Host": "example.org"}),
         ("POST", "/next", {"Origin": "http://example.org"}),
+        ("POST", "/next", {"Origin": "http://127.0.0.1"}),  # another port's page
         ("POST", "/open", {}),
         ("POST", "/next", {"Content-Length": "many"}),
     ],
@@ -84,6 +88,45 @@ def test_it_serves_its_page_alone_and_to_itself(ask, method, path, headers):
 def test_what_cannot_be_asked_is_a_line(ask, change):
     status, text = ask("POST", "/write", {**GOOD, "seed": 1, **change})
     assert status == 400 and json.loads(text)["error"]
+
+
+def test_a_body_of_brackets_is_a_line(ask):
+    assert ask("POST", "/next", "[" * 90_000)[0] == 400
+
+
+def test_a_slow_request_holds_no_other(playground, ask, monkeypatch):
+    answered = threading.Event()
+    monkeypatch.setattr(playground, "write", lambda *_: {"in time": answered.wait(60)})
+    replies: list[str] = []
+    slow = threading.Thread(target=lambda: replies.append(ask("POST", "/write", GOOD | {"seed": 1})[1]))
+    slow.start()
+    assert ask("POST", "/next", GOOD)[0] == 200
+    answered.set()
+    slow.join()
+    assert json.loads(replies[0]) == {"in time": True}
+
+
+def test_a_client_that_leaves_prints_nothing(playground, capfd):
+    server = make_server(playground, 0)
+    client = socket.create_connection(server.server_address)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, not an end
+    client.sendall(b"GET /")
+    request, address = server.get_request()
+    client.close()
+    server.process_request(request, address)
+    server.server_close()  # waits for no thread that is a daemon
+    for thread in threading.enumerate():
+        if thread.name.endswith("(process_request_thread)"):
+            thread.join()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_next_words_of_a_long_text_decode_it_once(playground, monkeypatch):
+    decode, lengths = playground.tokenizer.decode, []
+    monkeypatch.setattr(playground.tokenizer, "decode", lambda ids: lengths.append(len(ids)) or decode(ids))
+    found = playground.next("the cat " * 500, Decoding())
+    assert sum(length > TAIL + 1 for length in lengths) == 1
+    assert all(word["then"] == "the cat " * 500 + word["text"] for word in found["words"])
 
 
 def test_runs_are_opened(trained, token_folder):
