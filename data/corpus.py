@@ -34,7 +34,6 @@ from data.tokenizers import (
     GPT2Tokenizer,
     Tokenizer,
     WordTokenizer,
-    exported_tokenizer,
     given_tokenizer,
     read_tokenizer,
     tokenizer_name,
@@ -536,9 +535,8 @@ def tokenizer_of(ckpt: Any) -> Tokenizer:
 
     UserError if another one lies there.
     """
-    path = (ckpt.path.parent if ckpt.path.is_file() else ckpt.path) / "tokenizer.json"
-    name, read = ckpt.config.tokenizer, exported_tokenizer if ckpt.foreign else read_tokenizer
-    tokenizer: Tokenizer = GPT2Tokenizer() if name == "gpt2" else read(path)
+    path, name = ckpt.path / "tokenizer.json", ckpt.config.tokenizer
+    tokenizer: Tokenizer = GPT2Tokenizer() if name == "gpt2" else read_tokenizer(path)
     if tokenizer.fingerprint != ckpt.config.tokenizer_fingerprint:
         raise UserError(f"{path} is not the tokenizer ({name}) that this model was trained with")
     return tokenizer

@@ -20,6 +20,7 @@ from training.checkpoint import Saveable
 from training.distributed import Processes
 from training.evaluator import Evaluator
 from training.labels import open_labels
+from training.resume import lower_bias
 from training.task import Evaluation
 
 TRUTH_WINDOWS = 128  # of a split, in the log of a corpus whose truth is known
@@ -59,6 +60,8 @@ class TextTask:
             if bias is None:
                 raise UserError(f"unigram_bias: the head {c.head!r} has no bias")
             bias.data.copy_((counts.double() / counts.sum()).log())
+        if c.partition_bias and c.init_from and not c.resume:
+            lower_bias(model, self.windows.get(np.arange(min(4, len(self.windows))))[0])
         labels, of_teacher = open_labels(c, self.train, model, procs)
         self.info |= of_teacher
         share = (c.micro_batch, procs.rank, procs.world)
@@ -163,7 +166,8 @@ class TextTask:
         changed = corpus_of(c.dataset).unusual_settings(info["source"])
         data += f", prepared with {changed}, not with the standard settings" if changed else ""
         data += ", not the whole official split" if info["complete"] is False else ""
-        trunk = "" if c.trunk == "gpt" else f", trunk {c.trunk} {c.trunk_args or ''}".rstrip()
+        args = {key: arg for key, arg in c.trunk_args.items() if not isinstance(arg, dict)}
+        trunk = "" if c.trunk == "gpt" else f", trunk {c.trunk} {args or ''}".rstrip()
         return (
             f"labels {c.labels}{trunk}; {len(self.train.ids):,} training tokens ({data}), "
             f"{len(self.val.ids):,} validation tokens"

@@ -34,7 +34,7 @@ from data.tokens import open_tokens
 from heads import HEADS
 from tests.fixtures import TINY, VOCAB, chi_square, prepare_folder, same_tensors, train_in_process, weights
 from train import TrainConfig
-from training.run import load_model, open_run
+from training.run import load_model, Run
 
 T = TINY["block_size"]
 
@@ -245,7 +245,7 @@ def test_labels_by_hand():
 
 
 def wanted(tokens, c) -> dict:
-    run = open_run(c.teacher)
+    run = Run(c.teacher)
     return identity(tokens, c, fingerprint(run.record, run.weights()))
 
 

@@ -12,7 +12,7 @@ from data.tokens import TokenFile
 from model import LanguageModel, Trunk
 from training.checkpoint import weights_digest
 from training.distributed import Processes
-from training.run import open_run, spent
+from training.run import Run, find_run, spent
 
 
 def open_labels(
@@ -30,7 +30,7 @@ def open_labels(
         raise UserError(f"labels = {c.labels!r}: trunk = {c.trunk!r} does not predict the next token")
     if not head.multi_label:
         raise UserError(f"labels = {c.labels!r}: the head {c.head!r} takes the true token alone")
-    teacher = open_run(c.teacher, hub=True)
+    teacher = Run(find_run(c.teacher))
     made_of = identity(tokens, c, fingerprint(teacher.record, teacher.weights()))
     folder = store_folder(tokens, made_of)
 
@@ -39,7 +39,5 @@ def open_labels(
             importlib.import_module("augment").build_store(tokens, c, made_of, procs.device)
         return LabelStore(folder, made_of, tokens.info["vocab_size"], c.labels == "soft", c.keep_true)
 
-    of_teacher = {"teacher_sha256": made_of["teacher"]}
-    if not teacher.foreign:
-        of_teacher |= {"teacher_weights": weights_digest(teacher.path), "teacher_spent": spent(teacher)}
-    return procs.first(opened), of_teacher
+    of_teacher = {"teacher_sha256": made_of["teacher"], "teacher_spent": spent(teacher)}
+    return procs.first(opened), of_teacher | {"teacher_weights": weights_digest(teacher.path)}

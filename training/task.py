@@ -79,6 +79,11 @@ def lab_of(dataset: str) -> type[Lab] | None:
 
 
 def settled(config: "TrainConfig") -> "TrainConfig":
-    """The configuration with what its data decide. UserError for a setting that has no meaning for them."""
+    """The configuration with what its start and its data decide. UserError for a setting that has no meaning
+    for them."""
+    if config.finetune:
+        from training.resume import sized_as_start  # imports torch: a command line is read without it
+
+        config = sized_as_start(config)
     lab = lab_of(config.dataset)
     return lab.settle(config) if lab else config

@@ -33,9 +33,9 @@ from evaluate.settings import run_seed
 from heads import Projection, Softmax
 from labs.transformers.card import card
 from labs.transformers.folder import to_transformers
+from labs.transformers.gpt2 import to_gpt2
 from model import GPT, LanguageModel
 from training.checkpoint import writing
-from training.gpt2 import to_gpt2
 from training.run import load_model
 
 
