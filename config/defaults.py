@@ -22,8 +22,8 @@ class TrainConfig:
     out_dir: str = ""               # empty: out/<name>
     seed: Seed = 1337               # of initialisation, data order, dropout, weight noise, label positions
     resume: bool = False            # go on from out_dir/last: --resume out/RUN
-    init_from: str = ""             # weights to start from: a run, or what labs/transformers makes one of
-    finetune: bool = False          # trunk, sizes, tokenizer, tied, and gain unless it is set, are init_from's
+    init_from: str = ""             # weights to start from: a run, or a model of transformers
+    finetune: bool = False          # trunk, sizes, tokenizer, tied and gain are init_from's
     # data
     dataset: str = "wikitext103"    # a folder of data/ with a prepare.py, or a set of images
     tokenizer: str = "gpt2"         # bpeN: N tokens of the train split; bytes, words, or a tokenizer.json

@@ -60,8 +60,8 @@ def refuse_other_run(last: Run, now: dict[str, Any]) -> None:
 
 
 def sized_as_start(c: "TrainConfig") -> "TrainConfig":
-    """The configuration of a training that goes on with the model of another run: of `finetune`. block_size
-    is its own, and what it says of trunk_args is beside the other's. UserError without a run to start from."""
+    """The configuration of a training that goes on with the model of another run: what `finetune` asks for.
+    block_size is its own, and its trunk_args stand beside the other's. UserError without init_from."""
     if not c.init_from:
         raise UserError("finetune = True: give --init_from=RUN")
     run = Run(c.out_dir, "last") if c.resume else Run(find_run(c.init_from))

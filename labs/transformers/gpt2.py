@@ -35,7 +35,7 @@ def from_gpt2(transformer: Any) -> dict[str, Tensor]:
 
 
 def read_nanogpt(file: Path) -> tuple[dict[str, int], dict[str, Tensor]]:
-    """The sizes and the trunk's tensors in a checkpoint of nanoGPT: a trunk without biases has zeros for them.
+    """The sizes and the trunk's tensors in a checkpoint of nanoGPT. Biases that it lacks are zeros.
 
     nanoGPT's GELU is exact, GPT-2's and ours is an approximation by tanh: log-probabilities of a tiny model
     differ by at most 4e-4 (tests/test_import.py).

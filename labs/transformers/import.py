@@ -58,9 +58,10 @@ def import_model(name: str, out: Path, block_size: int = 0) -> None:
     try:
         if Path(name).is_file():
             found, weights = read_nanogpt(Path(name))
-            settings, causal = {"trunk": "gpt", "head": "softmax", **found}, None
+            found, causal = found | {"trunk": "gpt"}, None
         else:
-            settings, weights, causal = read_folder(name)
+            found, weights, causal = read_folder(name)
+        settings = {"head": "softmax", "head_args": {}, "dropout": 0.0, **found}
         tokenizer = tokenizer_beside(name, settings["vocab_size"])
         if tokenizer.vocab_size > settings["vocab_size"]:
             raise UserError(f"its tokenizer has {tokenizer.vocab_size:,} tokens, its weights fewer")
@@ -70,7 +71,7 @@ def import_model(name: str, out: Path, block_size: int = 0) -> None:
             if len(places := weights["trunk.wpe.weight"]) > settings["block_size"]:
                 weights["trunk.wpe.weight"] = places[: settings["block_size"]]
         model = build(settings).eval()
-        restore(model, {key: weights[key] for key in model.tensors() if key in weights}, Path(name))
+        restore(model, weights, Path(name))
         if causal is not None:
             check_equal(model, causal)
     except ModuleNotFoundError:
@@ -94,9 +95,13 @@ def read_folder(name: str) -> tuple[dict[str, Any], dict[str, Tensor], Any]:
     if hasattr(config, "quantization_config"):
         raise UserError("it is quantized: save it in a floating-point type first")
     if Path(name).is_dir():  # before it is built: a config.json can ask for any size
-        least = config.num_hidden_layers * config.hidden_size
-        if least > sum(file.stat().st_size for file in Path(name).iterdir()):
-            raise UserError(f"its files are smaller than {config.num_hidden_layers:,} layers")
+        stored, needed = sum(file.stat().st_size for file in Path(name).iterdir()), config.num_hidden_layers
+        if needed < stored:
+            with torch.device("meta"):
+                causal = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            needed = sum(p.numel() for p in causal.parameters())
+        if needed > stored:
+            raise UserError(f"its files have {stored:,} bytes, its config.json means {needed:,} parameters")
     how: Any = {"dtype": torch.float32, "trust_remote_code": False, "output_loading_info": True}
     causal, loaded = AutoModelForCausalLM.from_pretrained(name, **how)
     # transformers would fill them with random numbers, or leave them out
@@ -111,11 +116,9 @@ def read_folder(name: str) -> tuple[dict[str, Any], dict[str, Tensor], Any]:
         "n_layer": config.num_hidden_layers,
         "n_head": getattr(config, "num_attention_heads", 1),
         "n_embd": readout.weight.shape[1],
-        "dropout": 0.0,
-        "head_args": {},
     }
     if is_computed(config) and tied:
-        return settings | {"trunk": "gpt", "head": "softmax"}, from_gpt2(base), causal
+        return settings | {"trunk": "gpt"}, from_gpt2(base), causal
 
     # The trunk `transformers`
     architecture = config.to_diff_dict()
@@ -125,12 +128,12 @@ def read_folder(name: str) -> tuple[dict[str, Any], dict[str, Tensor], Any]:
     settings |= {"trunk": "transformers", "tied": tied, "block_size": settings["block_size"] - (start >= 0)}
     settings["trunk_args"] = {"architecture": architecture, "start_token": start}
     weights = {f"trunk.model.{key}": tensor for key, tensor in base.state_dict().items()}
-    weights["head.projection.weight"] = readout.weight
+    if not tied:
+        weights["head.projection.weight"] = readout.weight
     if settings["n_embd"] % settings["n_head"]:
         settings["n_head"] = 1  # the architecture has its own; no width is divided by this one
 
-    # The head
-    settings["head"] = "softmax"
+    # The head, softmax unless
     if getattr(readout, "bias", None) is not None:
         settings["head"] = "softmax_bias"
         weights["head.projection.bias"] = readout.bias
@@ -224,9 +227,7 @@ def main(argv: list[str]) -> int:
     c = read(ImportConfig, argv, __doc__)
     import_model(c.model, Path(c.out), c.block_size)
     run = Run(c.out).config
-    print(
-        f"{c.out}: trunk {run.trunk}, head {run.head} {run.head_args or ''}, {run.tokenizer}, {run.block_size} tokens"
-    )
+    print(f"{c.out}: trunk {run.trunk}, head {run.head}, tokenizer {run.tokenizer}, {run.block_size} tokens")
     return 0
 
 

@@ -53,18 +53,14 @@ class Pretrained(Trunk):
         if not architecture:
             raise ValueError("the trunk 'transformers' needs trunk_args.architecture: --init_from=RUN has it")
         if config.dropout:
-            raise ValueError(
-                f"dropout = {config.dropout}: the trunk 'transformers' has its architecture's own"
-            )
+            raise ValueError(f"dropout = {config.dropout}: the trunk 'transformers' has its own")
         theirs: Any = AutoConfig.for_model(**architecture)
         self.config, self.start_token = config, start_token
         self.model: Any = AutoModel.from_config(theirs, dtype=torch.float32)
         rows, longest = len(self.embedding), longest_text(theirs) - (start_token >= 0)
         if config.vocab_size > rows or config.block_size > longest:
-            raise ValueError(
-                f"vocab_size = {config.vocab_size}, block_size = {config.block_size}: this {theirs.model_type} "
-                f"has {rows} tokens and reads {longest}"
-            )
+            asked = f"vocab_size = {config.vocab_size}, block_size = {config.block_size}"
+            raise ValueError(f"{asked}: this {theirs.model_type} has {rows} tokens and reads {longest}")
         names = inspect.signature(self.model.forward).parameters
         # transformers 5.24 renamed it. Models without attention have another cache, or none
         self.cache_name = next((name for name in ("past_key_values", "cache") if name in names), "")

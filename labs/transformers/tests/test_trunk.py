@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -114,7 +113,7 @@ def test_fine_tuning_begins_where_the_model_is(run, tiny, imported, token_folder
 
 
 def test_a_bias_of_minus_the_log_partition(run, tiny, imported, token_folder, tmp_path):
-    """Sigmoids whose logits are log p on the average: at a model whose partition is nearly constant, softmax."""
+    """Sigmoids whose logits are log p on the average."""
     still = dict(learning_rate=0.0, min_lr=0.0, max_steps=1, head="gs_softmax_f1")
     assert finetuned(run, tiny, imported, **still) == 0
     model, x = load_model(imported)[0], open_tokens(token_folder / "train.bin").ids[: 4 * 16].astype("int64")
