@@ -27,12 +27,11 @@ from common.hub import offline
 from common.places import WORK
 from data.tokenizers import GPT2Tokenizer, Tokenizer, exported_tokenizer
 from labs.transformers.gpt2 import as_trunk, from_gpt2, is_computed, read_nanogpt
-from labs.transformers.trunk import longest_text
-from model import LanguageModel, build
+from labs.transformers.trunk import TOLERANCE, distance, longest_text
+from model import build
 from training.checkpoint import holds_run, save, weights_digest
 from training.run import Progress, Run, RunConfig, restore
 
-TOLERANCE = 1e-3  # of log p: float32 in another order of sums
 # what some architectures multiply logits by, from their configuration
 FACTORS = {
     "logits_scaling": lambda x: 1 / x,  # Granite
@@ -72,8 +71,9 @@ def import_model(name: str, out: Path, block_size: int = 0) -> None:
                 weights["trunk.wpe.weight"] = places[: settings["block_size"]]
         model = build(settings).eval()
         restore(model, weights, Path(name))
-        if causal is not None:
-            check_equal(model, causal)
+        if causal is not None and not (off := distance(model, causal)) < TOLERANCE:
+            what = f"its {type(causal).__name__} is no softmax of its readout"
+            raise UserError(f"{what}, or reads what comes later: log p is off by {off:.2g}")
     except ModuleNotFoundError:
         raise
     except Exception as e:  # torch, transformers and the hub raise many kinds; the user needs one line
@@ -143,26 +143,6 @@ def read_folder(name: str) -> tuple[dict[str, Any], dict[str, Tensor], Any]:
     if cap := getattr(config, "final_logit_softcapping", None):
         settings |= {"head": "softcap", "head_args": {"cap": float(cap)}}
     return settings, weights, causal
-
-
-@torch.no_grad()
-def check_equal(model: LanguageModel, causal: Any) -> None:
-    """UserError unless the run gives the model's own log-probabilities, and those of a text's beginning
-    whatever follows."""
-    size = model.trunk.config
-    x = torch.randint(
-        size.vocab_size, (2, min(16, size.block_size)), generator=torch.Generator().manual_seed(0)
-    )
-    start = getattr(model.trunk, "start_token", -1)
-    read = x if start < 0 else torch.cat((torch.full_like(x[:, :1], start), x), 1)
-    theirs = causal(read, use_cache=False).logits[:, -x.shape[1] :, : size.vocab_size].log_softmax(-1)
-    begun = model.log_probs(x[:, : x.shape[1] // 2])
-    for ours in (model.log_probs(x), begun):
-        off = (ours - theirs[:, : ours.shape[1]]).abs().max().item()
-        if not off < TOLERANCE:
-            raise UserError(
-                f"its {type(causal).__name__} is no softmax of its readout (log p is off by {off:.2g})"
-            )
 
 
 # -----------------------------------------------------------------------------

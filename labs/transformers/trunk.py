@@ -1,14 +1,18 @@
 """Any base model of transformers as a trunk, `trunk = "transformers"`: import.py makes runs of them."""
 
 import inspect
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from model import GPTConfig, Trunk
+from common.errors import UserError
+from model import GPTConfig, LanguageModel, Trunk
+
+TOLERANCE = 1e-3  # of log p: float32 in another order of sums
 
 
 class TheirCache:
@@ -98,6 +102,38 @@ class Pretrained(Trunk):
 def longest_text(theirs: Any) -> int:
     """Tokens that a model of this configuration reads; 1,024 where it names no limit."""
     return getattr(theirs, "max_position_embeddings", None) or 1024
+
+
+@torch.no_grad()
+def distance(model: LanguageModel, causal: Any) -> float:
+    """How far log p of a run and of transformers' own model are apart at most, on random tokens, also where a
+    run reads the first half of them alone."""
+    size, start = model.trunk.config, getattr(model.trunk, "start_token", -1)
+    tokens = (2, min(16, size.block_size))
+    x = torch.randint(size.vocab_size, tokens, generator=torch.Generator().manual_seed(0))
+    logits = causal(F.pad(x, (1, 0), value=start) if start >= 0 else x, use_cache=False).logits
+    theirs = logits[:, -x.shape[1] :, : size.vocab_size].log_softmax(-1)
+    ours = [model.log_probs(x[:, :n]) for n in (tokens[1], -(-tokens[1] // 2))]
+    return max((log_p - theirs[:, : log_p.shape[1]]).abs().max().item() for log_p in ours)
+
+
+@torch.no_grad()
+def to_causal(model: LanguageModel, folder: Path) -> None:
+    """Writes a model on this trunk as transformers' own causal language model. UserError where its head is
+    another than the architecture's."""
+    from transformers import AutoModelForCausalLM
+
+    trunk, projection = cast(Pretrained, model.trunk), model.head.projection
+    causal: Any = AutoModelForCausalLM.from_config(trunk.model.config, dtype=torch.float32).eval()
+    causal.base_model.load_state_dict(trunk.model.state_dict())
+    readout = causal.get_output_embeddings()
+    readout.weight.copy_(projection.weight)
+    if projection.bias is not None and readout.bias is not None:
+        readout.bias.zero_()[: len(projection.bias)] = projection.bias
+    if not distance(model, causal) < TOLERANCE:
+        kind, name = type(model.head.head).__name__, type(causal).__name__
+        raise UserError(f"{name} has no head {kind} at gain {float(model.head.gain):g}: export a softmax")
+    causal.save_pretrained(folder)
 
 
 TRUNKS: dict[str, type[Trunk]] = {"transformers": Pretrained}

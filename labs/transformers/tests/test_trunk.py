@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import augment
 import eval_diversity
@@ -16,6 +17,7 @@ from data.corpus import load_tokenizer, tokenizer_of
 from data.tokens import open_tokens
 from evaluate.sampling import generate
 from evaluate.store import Store
+from labs.transformers import export
 from tests.fixtures import VOCAB, log, same_tensors, weights
 from training.run import Run, load_model
 
@@ -73,6 +75,15 @@ def tokens_of(count: int, length: int) -> torch.Tensor:
     return torch.randint(VOCAB, (count, length), generator=torch.Generator().manual_seed(3))
 
 
+def check_cache(model, prompt: torch.Tensor) -> None:
+    """Token by token, by transformers' cache, which begins anew at the end of the block."""
+    draws, hidden = model.head.draws(1, 0), []
+    for cached in (False, True):
+        drawn = generate(model, prompt, 20, draws, generator=torch.Generator(), cached=cached)
+        hidden.append(torch.stack([h for _, h in drawn]))
+    torch.testing.assert_close(*hidden, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_log_p_is_the_models_own(kind, token_folder, tmp_path):
@@ -85,15 +96,37 @@ def test_log_p_is_the_models_own(kind, token_folder, tmp_path):
     torch.testing.assert_close(ours.log_probs(x), theirs(x).logits.log_softmax(-1), atol=1e-5, rtol=0)
     assert tokenizer_of(run).fingerprint == load_tokenizer(token_folder).fingerprint
     assert run.config.trunk == "transformers" and run.config.block_size == 16
-    # token by token, by transformers' cache, which begins anew at the end of the block
-    draws = ours.head.draws(1, 0)
-    slow, fast = (
-        torch.stack(
-            [h for _, h in generate(ours, x[:, :5], 20, draws, generator=torch.Generator(), cached=cached)]
-        )
-        for cached in (False, True)
-    )
-    torch.testing.assert_close(fast, slow, atol=1e-4, rtol=1e-4)
+    # exported again
+    assert export.main([str(tmp_path / "run"), str(tmp_path / "hf")]) == 0
+    back = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
+    assert same_tensors(dict(back.state_dict()), dict(theirs.state_dict()))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "hf")
+    batch = tokenizer(["aei tents", "some longer"], padding=True, return_tensors="pt")
+    shorter, length = tokenizer("aei tents", return_tensors="pt").input_ids, batch["input_ids"].shape[1]
+    assert shorter.tolist()[0] == tokenizer_of(run).encode("aei tents") and shorter.shape[1] != length
+    logits = back(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    padded = logits[0, -shorter.shape[1] :].log_softmax(-1)
+    torch.testing.assert_close(padded, ours.log_probs(shorter)[0], atol=1e-4, rtol=0)
+    check_cache(ours, x[:, :5])
+
+
+@torch.no_grad()
+def test_a_start_token_stands_before_every_text(token_folder, tmp_path):
+    """As the model's tokenizer would put it: scored, sampled and taught with it."""
+    theirs, x = make(tmp_path / "in", token_folder, start=True), tokens_of(3, 15)
+    importer.import_model(str(tmp_path / "in"), tmp_path / "run")
+    ours, run = load_model(tmp_path / "run")
+    assert run.config.trunk_args["start_token"] == 1 and run.config.block_size == 15
+    log_p = theirs(torch.nn.functional.pad(x, (1, 0), value=1)).logits[:, 1:].log_softmax(-1)
+    torch.testing.assert_close(ours.log_probs(x), log_p, atol=1e-5, rtol=0)
+    check_cache(ours, x[:, :5])
+
+
+def test_a_head_without_logits_to_normalise_is_not_exported(run, tiny, imported, tmp_path):
+    assert finetuned(run, tiny, imported, head="sigmoid", max_steps=1) == 0
+    with pytest.raises(UserError, match="Sigmoid"):
+        export.main([str(tmp_path / "out"), str(tmp_path / "hf")])
+    assert not (tmp_path / "hf").exists()
 
 
 def finetuned(run, tiny, imported: Path, **changes):
