@@ -193,8 +193,8 @@ def run_folder(name: str) -> Path:
     out = WORK / "out" / (path.parent.name if path.is_file() else path.name)
     with locked(out.with_name(f".{out.name}.import.lock")):  # other processes wait, then find it
         if not holds_run(out):
-            print(f"importing {name} into {out}", file=sys.stderr)
             import_model(name, out)
+            print(f"imported {name} into {out}", file=sys.stderr)
     origin = Run(out).config
     if origin.init_from != name or origin.init_weights != weights_digest(source(name)):
         raise UserError(
