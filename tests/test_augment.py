@@ -34,7 +34,7 @@ from data.tokens import open_tokens
 from heads import HEADS
 from tests.fixtures import TINY, VOCAB, chi_square, prepare_folder, same_tensors, train_in_process, weights
 from train import TrainConfig
-from training.run import load_model, Run
+from training.run import Run, load_model
 
 T = TINY["block_size"]
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import augment
 import eval_diversity
 import sample
 from common.errors import UserError
@@ -19,6 +18,7 @@ from evaluate.sampling import generate
 from evaluate.store import Store
 from labs.transformers import export
 from tests.fixtures import VOCAB, log, same_tensors, weights
+from training.checkpoint import weights_digest
 from training.run import Run, load_model
 
 importer = importlib.import_module("labs.transformers.import")
@@ -181,9 +181,9 @@ def test_it_resumes_to_the_bit(run, tiny, imported, token_folder, tmp_path, args
 
 def test_an_imported_model_stands_wherever_a_run_does(run, tiny, imported, trained, token_folder, tmp_path):
     """As a teacher, a row and a writer."""
-    info = open_tokens(token_folder / "train.bin").info
-    teacher = augment.Teacher(str(imported), info["tokenizer"], info["fingerprint"], 16)
-    assert len(teacher.weights_sha256) == 64
+    taught = dict(head="sigmoid", labels="soft", candidates=3, teacher=str(imported), max_steps=1)
+    assert run(tiny(**taught)) == 0
+    assert Run(tmp_path / "out").config.teacher_weights == weights_digest(imported / "best")
     flags = [f"--out={tmp_path / 't'}", "--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu"]
     assert eval_diversity.main([str(trained), f"theirs={imported}", *flags]) == 0
     ours, theirs, *_ = Store(tmp_path / "t.jsonl").rows("text")
