@@ -85,7 +85,7 @@ def lower_bias(model: LanguageModel, windows: Iterable[Tensor]) -> None:
     model.eval()
     hidden = [model.trunk(window[None])[0] for window in windows]
     logits = (project(h, head.projection.draw(), head.head, head.gain) for h in hidden)
-    bias -= torch.cat([z.logsumexp(1) for z in logits]).mean()
+    bias.sub_(torch.cat([z.logsumexp(1) for z in logits]).mean())
     model.train()
 
 

@@ -149,12 +149,12 @@ def export(
     trunk, config = model.trunk, ckpt.record
     if not isinstance(trunk, GPT | Pretrained):
         raise UserError(f"{ckpt.path}: trunk = {config['trunk']!r} is not of GPT-2's kind")
-    theirs = isinstance(trunk, Pretrained)
-    tokenizer, aside, plain = tokenizer_of(ckpt), unfinished(folder), theirs or is_gpt2(model)
+    tokenizer, aside, plain = tokenizer_of(ckpt), unfinished(folder), is_gpt2(model)
     end, unused = special_tokens(tokenizer)
+    plain = plain or isinstance(trunk, Pretrained)
     pad = unused if plain else PAD
     with writing(aside, f"could not write {folder}"):
-        if theirs:
+        if isinstance(trunk, Pretrained):
             to_causal(model, aside)
         elif plain:
             for p in trunk.ln_f.parameters():  # GPT-2 has no gain; the last LayerNorm can have it

@@ -34,7 +34,7 @@ def from_gpt2(transformer: Any) -> dict[str, Tensor]:
     return {k: w.t() if k.endswith(_TRANSPOSED) else w for k, w in transformer.state_dict().items()}
 
 
-def read_nanogpt(file: Path) -> tuple[dict[str, int], dict[str, Tensor]]:
+def read_nanogpt(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The sizes and the trunk's tensors in a checkpoint of nanoGPT. Biases that it lacks are zeros.
 
     nanoGPT's GELU is exact, GPT-2's and ours is an approximation by tanh: log-probabilities of a tiny model

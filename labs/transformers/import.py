@@ -60,7 +60,7 @@ def import_model(name: str, out: Path, block_size: int = 0) -> None:
             found, causal = found | {"trunk": "gpt"}, None
         else:
             found, weights, causal = read_folder(name)
-        settings = {"head": "softmax", "head_args": {}, "dropout": 0.0, **found}
+        settings: dict[str, Any] = {"head": "softmax", "head_args": {}, "dropout": 0.0, **found}
         tokenizer = tokenizer_beside(name, settings["vocab_size"])
         if tokenizer.vocab_size > settings["vocab_size"]:
             raise UserError(f"its tokenizer has {tokenizer.vocab_size:,} tokens, its weights fewer")
@@ -79,9 +79,9 @@ def import_model(name: str, out: Path, block_size: int = 0) -> None:
     except Exception as e:  # torch, transformers and the hub raise many kinds; the user needs one line
         where = "" if Path(name).exists() else " from the hub (no file or folder of that name here)"
         raise UserError(f"cannot import {name!r}{where}: {first_line(e)}") from e
-    origin = {"init_from": name, "init_weights": weights_digest(source(name)), "dataset": ""}
-    words = {"tokenizer": tokenizer.name, "tokenizer_fingerprint": tokenizer.fingerprint}
-    config = RunConfig(name=out.name, out_dir=str(out), **origin, **words, **settings)
+    settings |= {"init_from": name, "init_weights": weights_digest(source(name)), "dataset": ""}
+    settings |= {"tokenizer": tokenizer.name, "tokenizer_fingerprint": tokenizer.fingerprint}
+    config = RunConfig(name=out.name, out_dir=str(out), **settings)
     save(out / "best", model, config, Progress(), None, tokenizer)
 
 
@@ -103,7 +103,8 @@ def read_folder(name: str) -> tuple[dict[str, Any], dict[str, Tensor], Any]:
         if needed > stored:
             raise UserError(f"its files have {stored:,} bytes, its config.json means {needed:,} parameters")
     how: Any = {"dtype": torch.float32, "trust_remote_code": False, "output_loading_info": True}
-    causal, loaded = AutoModelForCausalLM.from_pretrained(name, **how)
+    read: Any = AutoModelForCausalLM.from_pretrained(name, **how)
+    causal, loaded = read
     # transformers would fill them with random numbers, or leave them out
     if wrong := sorted({*loaded["missing_keys"], *loaded["unexpected_keys"]}):
         raise UserError(f"{wrong[0]} is missing or extra")

@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import math
+import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from common.places import registered
 from data.corpus import load_tokenizer, tokenizer_of
 from data.tokens import open_tokens
 from evaluate.sampling import generate
+from evaluate.scoring import score
 from evaluate.store import Store
 from labs.transformers import export
 from tests.fixtures import VOCAB, log, same_tensors, weights
@@ -191,3 +194,19 @@ def test_an_imported_model_stands_wherever_a_run_does(run, tiny, imported, train
     with pytest.raises(UserError, match="--data"):
         eval_diversity.main([str(imported), *flags[1:]])
     assert sample.main([str(imported), "--length=3", "--device=cpu", "--prompt=e"]) == 0
+
+
+@pytest.mark.slow
+def test_a_real_model(tmp_path):
+    """SmolLM2-135M-Instruct of 4 bits, as its GGUF file is read by transformers: 33.39 is transformers' own
+    perplexity of 6,144 tokens of WikiText-103's test file, by windows of 512 that do not overlap."""
+    if not {"SMOLLM2_DIR", "WIKITEXT103_DIR"} <= os.environ.keys():
+        pytest.skip("set SMOLLM2_DIR to SmolLM2's folder, WIKITEXT103_DIR to that of wiki.test.tokens")
+    folder, file = os.environ["SMOLLM2_DIR"], Path(os.environ["WIKITEXT103_DIR"]) / "wiki.test.tokens"
+    importer.import_model(folder, tmp_path / "run")
+    model, run = load_model(tmp_path / "run")
+    with file.open(encoding="utf-8", newline="\n") as text:
+        start = text.read(40_000)
+    ids = tokenizer_of(run).encode_each([start])
+    assert ids.tolist() == AutoTokenizer.from_pretrained(folder)(start, add_special_tokens=False).input_ids
+    assert math.exp(score(model, ids[:6145], context=512).mean) == pytest.approx(33.39, abs=0.005)
