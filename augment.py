@@ -39,7 +39,7 @@ from data.labels import (
 )
 from data.open import prepared
 from data.tokens import TokenFile, open_tokens
-from training.run import load_model, open_run
+from training.run import Run, find_run, load_model
 from training.schedule import refuse_other_tokens
 from training.text import with_task_defaults
 
@@ -48,14 +48,14 @@ DRAWS = 0x64726177  # a stream of random numbers of its own, beside that of the 
 
 
 class Teacher:
-    """A language model that proposes: one of our runs, or a GPT-2 of another program (training/gpt2.py).
+    """A language model that proposes: a run.
 
     UserError if its tokenizer is not that of the student's `tokens`, or its block is shorter.
     """
 
     def __init__(self, c: TrainConfig, tokens: TokenFile, device: torch.device | str = "cpu"):
         dtype = get_dtype(c.dtype)
-        self.model, run = load_model(c.teacher, device=device, dtype=dtype, hub=True)
+        self.model, run = load_model(find_run(c.teacher), device=device, dtype=dtype)
         refuse_other_tokens(
             "teacher", c.teacher, run.config, tokens.info["tokenizer"], tokens.info["fingerprint"]
         )
@@ -176,7 +176,7 @@ def main(argv: list[str]) -> int:
     config = replace(config, dtype=choose_dtype(config.dtype, device).name)
     data = Path(config.data or prepared(config.dataset, config.tokenizer, config.source))
     tokens = open_tokens(data / "train.bin")
-    teacher = open_run(config.teacher, hub=True)
+    teacher = Run(find_run(config.teacher))
     made_of = identity(tokens, config, fingerprint(teacher.record, teacher.weights()))
     folder = build_store(tokens, config, made_of, device)
     print(f"{folder}: {made_of['windows']:,} windows, {(folder / FILE).stat().st_size / 1e6:,.1f} MB")

@@ -2,7 +2,7 @@
 
 The trunk knows nothing of heads (heads/): it ends after the final LayerNorm. The output projection shares its
 token embedding unless a configuration says tied = False. Names follow GPT-2's, so that its weights go in and
-out (training/gpt2.py).
+out (labs/transformers).
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
 """
 
@@ -144,6 +144,11 @@ class Trunk(nn.Module):
         """Tokens that it reads at most from left to right, to predict the one after each."""
         return self.config.block_size
 
+    def new_cache(self, batch: int, dtype: torch.dtype, size: int) -> Any:
+        """What `forward(tokens, cache=...)` keeps of the tokens before: `length` of them, which may be set
+        to 0, and at most `size`. None: it has none, and reads a text anew for each token."""
+        return None
+
 
 # -----------------------------------------------------------------------------
 # GPT-2
@@ -282,6 +287,9 @@ class GPT(Trunk):
         assert isinstance(weight, nn.Parameter)  # torch declares a Tensor
         return weight
 
+    def new_cache(self, batch: int, dtype: torch.dtype, size: int) -> Cache:
+        return Cache(self, batch, dtype, size)
+
     def forward(
         self,
         tokens: Tensor,
@@ -344,7 +352,7 @@ class GPT(Trunk):
 # The language model
 
 # name -> class that makes a trunk from a GPTConfig and trunk_args; a lab's are TRUNKS of labs/LAB/trunk.py.
-# Its forward(tokens, positions) gives hidden states (B, T, C), as GPT's does; only GPT has a cache
+# Its forward(tokens, positions) gives hidden states (B, T, C), as GPT's does
 TRUNKS: dict[str, type[Trunk]] = {"gpt": GPT}
 
 

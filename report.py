@@ -85,7 +85,7 @@ def main(argv: list[str]) -> int:
     runs = open_runs([argument for argument, path in paths.items() if not path])
     shown = examine_runs(c, runs, names) if runs else None
     tables = [open_table(name, c.prompts) for name in names]
-    settings = different_settings({run.name: run.ckpt.record for run in runs if not run.ckpt.foreign})
+    settings = different_settings({run.name: run.ckpt.record for run in runs if run.ckpt.config.data})
     command = as_installed_command(f"python report.py {shlex.join(argv)}")
     page = render(tables, shown, settings, command).encode()
     with replacing(out) as file:

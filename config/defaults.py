@@ -23,7 +23,8 @@ class TrainConfig:
     out_dir: str = ""               # empty: out/<name>
     seed: Seed = 1337               # of initialisation, data order, dropout, weight noise, label positions
     resume: bool = False            # go on from out_dir/last: --resume out/RUN
-    init_from: str = ""             # weights to start from: a run, GPT-2's hub name or folder, nanoGPT's file
+    init_from: str = ""             # weights to start from: a run, or a model of transformers
+    finetune: bool = False          # trunk, sizes, tokenizer, tied and gain are init_from's
     # data
     dataset: str = "wikitext103"    # a folder of data/ with a prepare.py, or a set of images
     tokenizer: str = "gpt2"         # bpeN: N tokens of the train split; bytes, words, or a tokenizer.json
@@ -43,6 +44,7 @@ class TrainConfig:
     gain: Number = 1.0              # g of the logits z = g h W^T + b; softmax: one over the temperature
     learn_gain: bool = False        # g is trained, and starts at `gain`
     unigram_bias: bool = False      # the output bias starts at the log frequencies of the train tokens
+    partition_bias: bool = False    # an output bias starts lower by init_from's mean log-partition
     tied: bool = True               # the projection's weights are the token embedding; False: their own
     bayesian: bool = False          # the projection's weights have a distribution
     prior_sigma: Above0 = 0.02      # their prior is N(0, prior_sigma^2)

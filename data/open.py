@@ -12,7 +12,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.places import CODE, WORK, corpora
-from data.tokenizers import GPT2Tokenizer, Tokenizer, exported_tokenizer, read_tokenizer, tokenizer_name
+from data.tokenizers import GPT2Tokenizer, Tokenizer, read_tokenizer, tokenizer_name
 from data.tokens import check_prepared, read_made
 
 DATA = WORK / "data"
@@ -102,9 +102,8 @@ def tokenizer_of(ckpt: Any) -> Tokenizer:
 
     UserError if another one lies there.
     """
-    path = (ckpt.path.parent if ckpt.path.is_file() else ckpt.path) / "tokenizer.json"
-    name, read = ckpt.config.tokenizer, exported_tokenizer if ckpt.foreign else read_tokenizer
-    tokenizer: Tokenizer = GPT2Tokenizer() if name == "gpt2" else read(path)
+    path, name = ckpt.path / "tokenizer.json", ckpt.config.tokenizer
+    tokenizer: Tokenizer = GPT2Tokenizer() if name == "gpt2" else read_tokenizer(path)
     if tokenizer.fingerprint != ckpt.config.tokenizer_fingerprint:
         raise UserError(f"{path} is not the tokenizer ({name}) that this model was trained with")
     return tokenizer

@@ -32,9 +32,9 @@ def check_together(
 
 
 def check_comparable(runs: Sequence[NamedRun], any_order: bool = False) -> None:
-    """UserError if two of the rows cannot stand in one table. `any_order`: as of check_together. Of a model
-    of another program the text is not known; it reads as much as the others."""
-    ours = [(run.path, run.ckpt.record) for run in runs if not run.ckpt.foreign]
+    """UserError if two of the rows cannot stand in one table. `any_order`: as of check_together. Of an
+    imported model the text is not known; it reads as much as the others."""
+    ours = [(run.path, run.ckpt.record) for run in runs if run.ckpt.config.data]
     if ours:
         check_together(ours, itemgetter("tokenizer_fingerprint", "data_sha256"), any_order)
     check_apart([*REFERENCES, *(run.name for run in runs)])
@@ -59,10 +59,10 @@ def check_text(path: Path, dataset: str, given: int = 0) -> None:
 
 
 def data_folder(runs: Sequence[NamedRun], data: str) -> Path:
-    """The folder that --data names, or else that of the first run of ours."""
+    """The folder that --data names, or else that of the first run that was trained here."""
     if data:
         return Path(data).expanduser()
-    first = next((run for run in runs if not run.ckpt.foreign), None)
+    first = next((run for run in runs if run.ckpt.config.data), None)
     if first is None:
         raise UserError(f"{runs[0].path} names no corpus: give --data=FOLDER")
     return found_path(first.ckpt)

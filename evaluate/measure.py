@@ -23,7 +23,7 @@ from evaluate.settings import other_settings
 from evaluate.store import Row, Store
 from evaluate.views import View
 from training.checkpoint import weights_digest
-from training.run import Degenerate, Run, difference, open_run, training_cost
+from training.run import Degenerate, Run, difference, training_cost
 
 PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
 
@@ -85,17 +85,16 @@ class NamedRun(NamedTuple):
     @property
     def stopped(self) -> int | None:
         """The step that its training has come to, if there is more to do. None if it is over, or if nobody
-        knows: of a checkpoint that stands by itself, or of a model of another program."""
+        knows: of a checkpoint that stands by itself."""
         last = self.ckpt.path.with_name("last")
-        if self.ckpt.foreign or self.ckpt.path.name not in ("best", "last") or not last.is_dir():
+        if self.ckpt.path.name not in ("best", "last") or not last.is_dir():
             return None
         step = Run(last).progress.step
         return step if step < self.ckpt.record["max_steps"] else None
 
     def identity(self) -> Row:
         """The fields that make it the same one: digests and its whole configuration."""
-        weights = {"weights_sha256": self.sha256}
-        return weights if self.ckpt.foreign else {**weights, "training": training_of(self.ckpt.record)}
+        return {"weights_sha256": self.sha256, "training": training_of(self.ckpt.record)}
 
     def facts(self) -> Row:
         """A run that train.py made of config files knows its row and its overlay; another is its own row."""
@@ -104,19 +103,17 @@ class NamedRun(NamedTuple):
         fields = {"row": known or self.name, "overlay": c.get("overlay", "") if known else ""}
         fields |= {"seed": c.get("seed"), "checkpoint": str(self.path)}
         fields |= {} if self.stopped is None else {"stopped": self.stopped}
-        return fields | (
-            {} if self.ckpt.foreign else {"step": self.ckpt.progress.step, **training_cost(self.ckpt)}
-        )
+        return fields | {"step": self.ckpt.progress.step, **training_cost(self.ckpt)}
 
 
 def open_runs(arguments: list[str], which: str = "best") -> list[NamedRun]:
-    """The runs that `arguments` ask for: PATH, under the name of its run, or NAME=PATH. A path may be a GPT-2
-    of another program. `which` checkpoint is meant by a run's folder.
+    """The runs that `arguments` ask for: PATH, under the name of its run, or NAME=PATH.
+    `which` checkpoint is meant by a run's folder.
     UserError for a name that no row can have."""
     out = []
     for argument in arguments:
         name, path = named_path(argument)
-        ckpt = open_run(path, which)
+        ckpt = Run(path, which)
         name = checked({"name": name or ckpt.config.name}, {"name": Name})["name"]
         out.append(NamedRun(name, path, ckpt, ckpt.weights_sha256))
     return out

@@ -37,8 +37,8 @@ class Growing:
     """Reads texts that grow by a token at a time, at most `length` after the prompt (B, P) of ids.
 
     A context that reaches block_size goes on from its last half. `cached` = False reads the whole context
-    anew for each token: the slow twin, token for token the same. So does a trunk other than GPT, which has no
-    cache. On a GPU the steps between are one CUDA graph.
+    anew for each token: the slow twin, token for token the same. So does a trunk without a cache. On a GPU
+    GPT's steps between are one CUDA graph.
 
     UserError if the prompt is longer than the block.
     """
@@ -50,12 +50,11 @@ class Growing:
                 f"the prompt has {prompt.shape[1]} tokens; this model reads 1 to {T} (block_size): shorten it"
             )
         self.trunk, self.dtype, self.begin = trunk, dtype, 0
-        self.cache: Cache | None = None
-        if cached and isinstance(trunk, GPT):
-            self.cache = Cache(trunk, len(prompt), get_dtype(dtype), min(T, prompt.shape[1] + length))
-            self.step: Callable[[Tensor], Tensor] = partial(trunk, cache=self.cache)
-            if prompt.device.type == "cuda":
-                self.step = Graph(trunk, self.cache, dtype)
+        size = min(T, prompt.shape[1] + length)
+        self.cache = trunk.new_cache(len(prompt), get_dtype(dtype), size) if cached else None
+        self.step: Callable[[Tensor], Tensor] = partial(trunk, cache=self.cache)
+        if self.cache is not None and isinstance(trunk, GPT) and prompt.device.type == "cuda":
+            self.step = Graph(trunk, self.cache, dtype)
 
     def read(self, text: Tensor) -> Tensor:
         """Hidden states (B, n, C) of what is read of text (B, N): its last token, or the context anew."""

@@ -39,8 +39,8 @@ class TextConfig(Decoding):
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # what is drawn depends on it and on the run's own training seed
     # what the texts are judged by
-    scorer: str = ""                # a run, or a folder of transformers (labs/scorers): generative perplexity
-    #                                 and, where the package mauve-text is installed, MAUVE
+    scorer: str = ""                # a run, or a model of transformers: generative perplexity and, where the
+    #                                 package mauve-text is installed, MAUVE (labs/scorers)
     # the table
     out: str = ""                   # writes OUT.jsonl, its views OUT.md, .csv and .tex (LaTeX, booktabs),
     #                                 and OUT.samples/; rows of unchanged checkpoints in it are kept

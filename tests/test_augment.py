@@ -43,7 +43,7 @@ from tests.fixtures import (
     weights,
 )
 from train import TrainConfig
-from training.run import load_model, open_run
+from training.run import Run, load_model
 
 T = TINY["block_size"]
 
@@ -254,7 +254,7 @@ def test_labels_by_hand():
 
 
 def wanted(tokens, c) -> dict:
-    run = open_run(c.teacher)
+    run = Run(c.teacher)
     return identity(tokens, c, fingerprint(run.record, run.weights()))
 
 

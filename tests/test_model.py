@@ -1,19 +1,13 @@
-"""The trunk: transformers' GPT-2 to the last digits, causal, and the same with a cache as without."""
+"""The trunk: causal, and the same with a cache as without. That it is GPT-2's, labs/transformers tests."""
 
 import copy
-import json
-from contextlib import suppress
 from functools import partial
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
-from data.tokenizers import WordTokenizer
 from heads import make_head
 from model import GPT, Cache, GPTConfig, LanguageModel, short_attention
-from training.gpt2 import to_gpt2
-from training.run import load_model
 
 V, T, C = 61, 16, 16  # 61 words in an embedding of 64 rows
 
@@ -38,106 +32,6 @@ def tokens(*shape, vocab: int = V) -> torch.Tensor:
 
 def logits(model: GPT, x: torch.Tensor) -> torch.Tensor:
     return model(x) @ model.wte.weight[: model.config.vocab_size].t()
-
-
-# ---- GPT-2's own weights
-
-
-def from_gpt2(folder) -> GPT:
-    """The trunk of a transformers folder, read with words for its tokens."""
-    with suppress(FileNotFoundError, ValueError):
-        size = json.loads((folder / "config.json").read_text())["vocab_size"]
-        WordTokenizer.of([f"w{i}" for i in range(size)]).save(folder)
-    return load_model(folder, hub=True)[0].trunk
-
-
-def hf_model(**changes):
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    size = dict(vocab_size=V, n_positions=T, n_layer=2, n_head=2, n_embd=C, bos_token_id=0, eos_token_id=0)
-    return shaken(GPT2LMHeadModel(GPT2Config(**size | changes)))
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        dict(vocab_size=64),
-        dict(vocab_size=65, n_layer=3, n_head=3, n_embd=15, n_positions=11),
-        dict(n_inner=4 * C),
-    ],
-    ids=str,
-)
-def test_gpt2_in_and_out(tmp_path, changes):
-    """transformers -> ours -> transformers: the same logits all the way, and in the end the same tensors."""
-    hf = hf_model(**changes)
-    hf.save_pretrained(tmp_path / "in")
-    ours = from_gpt2(tmp_path / "in")
-    x = tokens(3, hf.config.n_positions, vocab=hf.config.vocab_size)
-    torch.testing.assert_close(logits(ours, x), hf(x).logits, atol=1e-5, rtol=1e-5)
-    padding = ours.wte.weight[hf.config.vocab_size :]
-    assert len(ours.wte.weight) % 64 == 0 and len(padding) < 64 and not padding.any()
-    to_gpt2(ours, tmp_path / "out")
-    back = type(hf).from_pretrained(tmp_path / "out").eval()
-    assert torch.equal(back(x).logits, hf(x).logits)
-    assert back.state_dict().keys() == hf.state_dict().keys()
-    assert all(torch.equal(w, hf.state_dict()[k]) for k, w in back.state_dict().items())
-
-
-def test_half_precision_files_are_read_as_float32(tmp_path):
-    hf = hf_model().half()
-    hf.save_pretrained(tmp_path)
-    ours = from_gpt2(tmp_path)
-    assert all(p.dtype == torch.float32 for p in ours.parameters())
-    assert torch.equal(ours.wpe.weight, hf.transformer.wpe.weight.float())
-
-
-@pytest.mark.parametrize(
-    "key, value",
-    [
-        ("activation_function", "gelu"),
-        ("tie_word_embeddings", False),
-        ("n_inner", 2 * C),
-        ("layer_norm_epsilon", 1e-6),
-        ("scale_attn_weights", False),
-        ("scale_attn_by_inverse_layer_idx", True),
-    ],
-)
-def test_variants_of_gpt2_that_the_trunk_does_not_compute_are_refused(tmp_path, key, value):
-    hf_model(**{key: value}).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=key):
-        from_gpt2(tmp_path)
-
-
-def damaged(folder, cut: str = "", without: str = "none", **changes) -> None:
-    """A GPT-2 with a file cut short, without some tensors, or of another configuration than its weights:
-    transformers alone would fill missing tensors with random numbers, and leave others out."""
-    hf_model().save_pretrained(folder)
-    config, weights = folder / "config.json", folder / "model.safetensors"
-    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
-    save_file({k: w for k, w in load_file(weights).items() if without not in k}, weights, {"format": "pt"})
-    if cut:
-        (folder / cut).write_bytes((folder / cut).read_bytes()[:-100])
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda folder: hf_model().transformer.save_pretrained(folder),  # without a head
-        lambda folder: folder.mkdir(),
-        *(partial(damaged, cut=name) for name in ("model.safetensors", "config.json")),
-        partial(damaged, n_embd=2 * C),
-        partial(damaged, without=".h.1."),
-        *(partial(damaged, n_layer=n) for n in (1, 10**12)),
-        partial(damaged, model_type="llama"),
-    ],
-)
-def test_what_is_not_a_whole_gpt2_is_refused(tmp_path, make):
-    folder = tmp_path / "model"
-    make(folder)
-    with pytest.raises((ValueError, FileNotFoundError), match=str(folder)):
-        from_gpt2(folder)
 
 
 # ---- causality, positions, the cache

@@ -19,7 +19,7 @@ from common import device
 from data.labels import fingerprint, identity
 from data.tokens import open_tokens
 from tests.fixtures import TINY, train_in_process
-from training.run import open_run
+from training.run import Run
 
 HALF = dict(max_steps=3, lr_decay_steps=6)
 
@@ -49,7 +49,7 @@ def resumed(config: train.TrainConfig) -> train.TrainConfig:
 def label_store(tokens: Path, teacher: str) -> Path:
     """Makes, or finds, a store of `tokens` that no run here opens."""
     c = train.TrainConfig(**TINY | dict(teacher=teacher, candidates=6, seed=77))
-    split, run = open_tokens(tokens / "train.bin"), open_run(teacher)
+    split, run = open_tokens(tokens / "train.bin"), Run(teacher)
     made_of = identity(split, c, fingerprint(run.record, run.weights()))
     return augment.build_store(split, c, made_of, "cpu")
 

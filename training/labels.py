@@ -11,7 +11,7 @@ from data.labels import LabelStore, TrueLabels, fingerprint, identity, store_fol
 from data.tokens import TokenFile
 from model import LanguageModel, Trunk
 from training.distributed import Processes
-from training.run import open_run, training_cost
+from training.run import Run, find_run, training_cost
 
 
 def open_labels(
@@ -29,7 +29,7 @@ def open_labels(
         raise UserError(f"labels = {c.labels!r}: trunk = {c.trunk!r} does not predict the next token")
     if not head.multi_label:
         raise UserError(f"labels = {c.labels!r}: the head {c.head!r} takes the true token alone")
-    teacher = open_run(c.teacher, hub=True)
+    teacher = Run(find_run(c.teacher))
     made_of = identity(tokens, c, fingerprint(teacher.record, teacher.weights()))
     folder = store_folder(tokens, made_of)
 
@@ -38,7 +38,5 @@ def open_labels(
             importlib.import_module("augment").build_store(tokens, c, made_of, procs.device)
         return LabelStore(folder, made_of, tokens.info["vocab_size"], c.labels == "soft", c.keep_true)
 
-    of_teacher = {"teacher_sha256": made_of["teacher"]}
-    if not teacher.foreign:
-        of_teacher |= {"teacher_weights": teacher.weights_sha256, "teacher_spent": training_cost(teacher)}
-    return procs.rank0_first(opened), of_teacher
+    of_teacher = {"teacher_sha256": made_of["teacher"], "teacher_spent": training_cost(teacher)}
+    return procs.rank0_first(opened), of_teacher | {"teacher_weights": teacher.weights_sha256}

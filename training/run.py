@@ -1,5 +1,6 @@
 """What a run is: a configuration, how far it has come, and weights; and when two are the same training."""
 
+import importlib
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
@@ -14,10 +15,10 @@ from common.config import Name, Natural, checked, with_defaults
 from common.errors import UserError, reading
 from common.files import read_json
 from common.manifest import check_file, read_manifest
+from common.places import modules
 from config.defaults import TrainConfig
 from model import TRUNKS, GPTConfig, LanguageModel, build, trunk_config, trunk_on_meta
 from training.checkpoint import find_checkpoint, is_run, weights_digest
-from training.gpt2 import read_gpt2
 
 # keys that a resumed run may change: none of them changes what a step computes, but for the rounding of
 # another device, and of sums over other parts of a batch, which have dropout masks of their own
@@ -57,7 +58,7 @@ class RunConfig(TrainConfig):
     processes: int | None = None
     head_sha256: str | None = None          # of the code of its head
     # the weights that it started from and those of its teacher, and what these had cost (training/run.py)
-    init_weights: str | None = None         # SHA-256; None: of no run of ours
+    init_weights: str | None = None         # SHA-256
     init_spent: dict[str, Any] | None = None
     teacher_sha256: str | None = None       # of its labels' teacher, whoever trained it
     teacher_weights: str | None = None
@@ -131,15 +132,17 @@ class Run:
               lacks, and what only an earlier version knows: what a row of a table says of its training
     config    the same as a dataclass, checked
     manifest  of its files, which are compared with it as they are read; None: an earlier version saved it
-    foreign   whether another program trained it, of whose data and settings nothing is known
     """
 
-    foreign = False
     manifest: dict[str, Any] | None = None
 
     def __init__(self, folder: str | Path, which: str = "best"):
         """The checkpoint that `folder` is, or its `which` ("best" or "last"), or the other one if there is no
         such. OSError or UserError naming the file that is missing or damaged."""
+        if Path(folder).exists() and not is_run(folder):
+            raise UserError(
+                f"{folder} is no run: python labs/transformers/import.py {folder} out/NAME makes one"
+            )
         while True:
             self.path = find_checkpoint(folder, which)
             self.manifest = _manifest(self.path)
@@ -202,25 +205,16 @@ def _manifest(path: Path) -> dict[str, Any] | None:
         return None
 
 
-class GPT2Run(Run):
-    """A GPT-2 that another program trained, see training/gpt2.py."""
-
-    foreign = True
-
-    def __init__(self, name: str):
-        self.path = Path(name)
-        self.record, self.tensors = read_gpt2(name)
-        self.config, self.progress = RunConfig(**self.record), Progress()
-
-    def weights(self) -> dict[str, Tensor]:
-        return self.tensors
-
-
-def open_run(path: str | Path, which: str = "best", hub: bool = False) -> Run:
-    """The run in the folder `path`; or a GPT-2 that another program wrote, a folder or a file here, or with
-    `hub` a name there."""
-    ours = is_run(path) or not (hub or Path(path).exists())
-    return Run(path, which) if ours else GPT2Run(str(path))
+def find_run(name: str) -> Path:
+    """The folder of the run `name`. A model of another program (a folder of transformers, a name on the hub,
+    nanoGPT's file) becomes one in out/ first, by a lab's import.py."""
+    if is_run(name):
+        return Path(name)
+    for module in modules("import").values():
+        return importlib.import_module(module).run_folder(name)
+    raise UserError(
+        f"{name} is no run, and labs/transformers, which makes runs of other models, is not there"
+    )
 
 
 def load_model(
@@ -228,14 +222,13 @@ def load_model(
     which: str = "best",
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-    hub: bool = False,
 ) -> tuple[LanguageModel, Run]:
-    """The model of a run (see `open_run`), in eval mode on `device`, for matrix products in `dtype` (see
+    """The model of a run, in eval mode on `device`, for matrix products in `dtype` (see
     LanguageModel.cast_linears). UserError if its weights do not fit its configuration."""
-    run = open_run(path, which, hub)
+    run = Run(path, which)
     weights = run.weights()
     with reading(run.path):
-        # before it is built: a foreign config.json can ask for any size
+        # before it is built: somebody's config.json can ask for any size
         expected = trunk_config(run.record).parameters
         if run.config.trunk not in TRUNKS:
             expected = sum(p.numel() for p in trunk_on_meta(run.record).parameters())

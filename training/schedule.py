@@ -2,16 +2,20 @@
 resumed run may change."""
 
 import math
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from common.config import Dtype
 from common.device import DTYPES, Precision, choose_dtype
 from common.errors import UserError
+from heads import project
 from model import LanguageModel
 from training.distributed import Processes
-from training.run import RESUMABLE, Run, RunConfig, difference, open_run, training_cost
+from training.run import RESUMABLE, Run, RunConfig, difference, find_run, training_cost
 
 if TYPE_CHECKING:
     from config.defaults import TrainConfig
@@ -65,6 +69,36 @@ def refuse_other_run(last: Run, now: dict[str, Any]) -> None:
 # Starting from other weights
 
 
+def sized_as_start(c: "TrainConfig") -> "TrainConfig":
+    """The configuration of a training that goes on with the model of another run: what `finetune` asks for.
+    block_size is its own, and its trunk_args stand beside the other's. UserError without init_from."""
+    if not c.init_from:
+        raise UserError("finetune = True: give --init_from=RUN")
+    run = Run(c.out_dir, "last") if c.resume else Run(find_run(c.init_from))
+    own = run.path / "tokenizer.json"
+    return replace(
+        c,
+        **{key: getattr(run.config, key) for key in ("trunk", "n_layer", "n_head", "n_embd", "tied")},
+        trunk_args=run.config.trunk_args | c.trunk_args,
+        tokenizer=str(own) if "-" in run.config.tokenizer else run.config.tokenizer,
+        gain=run.config.gain if c.gain == 1 else c.gain,
+    )
+
+
+@torch.no_grad()
+def lower_bias(model: LanguageModel, windows: Iterable[Tensor]) -> None:
+    """Lowers the output bias by the mean of log sum_v exp(z_v) over some windows (T,): sigmoid(z_v), at the
+    mean, is then what softmax gave the token. Nothing where the head has no bias."""
+    head, bias = model.head, model.head.projection.bias
+    if bias is None:
+        return
+    model.eval()
+    hidden = [model.trunk(window[None])[0] for window in windows]
+    logits = (project(h, head.projection.draw(), head.head, head.gain) for h in hidden)
+    bias.sub_(torch.cat([z.logsumexp(1) for z in logits]).mean())
+    model.train()
+
+
 def refuse_other_tokens(key: str, name: str, config: RunConfig, tokenizer: str, digest: str) -> None:
     """UserError if the model `name`, of this configuration, has another tokenizer than the corpus, whose
     fingerprint is `digest`."""
@@ -77,10 +111,10 @@ def refuse_other_tokens(key: str, name: str, config: RunConfig, tokenizer: str, 
 
 
 def start_from(c: RunConfig, model: LanguageModel) -> str:
-    """Copies into `model` every tensor of the same name and shape from `init_from`, a run or a GPT-2, and
-    records in `c` what that was. The words that say so. UserError if they do not fit."""
+    """Copies into `model` every tensor of the same name and shape from the run `init_from`, and records in
+    `c` what that was. The words that say so. UserError if they do not fit."""
     name = c.init_from
-    run = open_run(name, hub=True)
+    run = Run(find_run(name))
     before, weights = run.config, run.weights()
     refuse_other_tokens("init_from", name, before, c.tokenizer, c.tokenizer_fingerprint)
     parameters, wpe = dict(model.named_parameters()), weights.get("trunk.wpe.weight")
@@ -103,6 +137,5 @@ def start_from(c: RunConfig, model: LanguageModel) -> str:
             parameters[k].copy_(weights[k])
     new, unused = (", ".join(sorted(keys)) for keys in (parameters.keys() - fits, weights.keys() - fits))
     kept = f"; as initialised: {new}" * bool(new) + f"; not used: {unused}" * bool(unused)
-    if not run.foreign:
-        c.init_weights, c.init_spent = run.weights_sha256, training_cost(run)
+    c.init_weights, c.init_spent = run.weights_sha256, training_cost(run)
     return f"started from {name}{kept}"

@@ -23,7 +23,7 @@ from model import LanguageModel, Plan
 from training.checkpoint import Saveable
 from training.distributed import Processes
 from training.labels import open_labels
-from training.schedule import derived_seed
+from training.schedule import derived_seed, lower_bias, sized_as_start
 
 T = TypeVar("T")
 TRUTH_WINDOWS = 128  # of a split, in the log of a corpus whose truth is known
@@ -136,7 +136,10 @@ def lab_of(dataset: str) -> type[Lab] | None:
 
 
 def with_task_defaults(config: TrainConfig) -> TrainConfig:
-    """The configuration with what its data decide. UserError for a setting that has no meaning for them."""
+    """The configuration with what its start and its data decide. UserError for a setting that has no meaning
+    for them."""
+    if config.finetune:
+        config = sized_as_start(config)
     lab = lab_of(config.dataset)
     return lab.settle(config) if lab else config
 
@@ -185,6 +188,8 @@ class TextTask:
             if bias is None:
                 raise UserError(f"unigram_bias: the head {c.head!r} has no bias")
             bias.data.copy_((counts.double() / counts.sum()).log())
+        if c.partition_bias and c.init_from and not c.resume:
+            lower_bias(model, self.windows.get(np.arange(min(4, len(self.windows))))[0])
         labels, of_teacher = open_labels(c, self.train, model, procs)
         self.info |= of_teacher
         share = (c.micro_batch, procs.rank, procs.world)

@@ -4,10 +4,10 @@
 
 Writes TABLE.embeddings.png, which report.py then shows. TABLE is the name of a table's store without its
 ending; the texts lie in TABLE.samples, as many of each row as the text measure's --texts_kept. The scorer is
-a run or a folder of transformers, as that of eval_diversity.py, and embeds a text as the mean of its hidden
-states. It should know the language well, and be no row of the table. The number at each panel is the
-leave-one-out accuracy of nearest neighbours among as many human texts and texts of the row, in the embeddings
-themselves: .5 where they cannot be told apart.
+a run, as that of eval_diversity.py, and embeds a text as the mean of its hidden states. It should know the
+language well, and be no row of the table. The number at each panel is the leave-one-out accuracy of nearest
+neighbours among as many human texts and texts of the row, in the embeddings themselves: .5 where they cannot
+be told apart.
 """
 
 import sys
@@ -26,14 +26,14 @@ from evaluate.store import Store
 from evaluate.text import TextMeasure
 from evaluate.views import read_texts, samples_file
 from labs.embeddings.tsne import HUMAN, check_rows, draw_tsne, embed
-from labs.scorers.scorer import open_scorer
+from labs.scorers.scorer import Scorer
 
 
 @dataclass
 class EmbeddingsConfig:
     # fmt: off
     table: str                      # results/NAME: the table with the texts
-    scorer: str = ""                # needed: a run, or a folder of transformers
+    scorer: str = ""                # needed: a run
     rows: list[str] = field(default_factory=list)  # empty: all but unigram noise and the loop
     texts: Positive = 200           # of each row, the first ones
     seed: Seed = 0                  # of t-SNE
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
     texts, out = texts_of(c), beside(Path(c.table), ".embeddings")
     check_rows(texts)
     check_writable(beside(out, ".png"))
-    scorer = open_scorer(c.scorer, get_device(c.device))
+    scorer = Scorer(c.scorer, get_device(c.device))
     bar = progress_bar(texts.items(), desc=f"embedded by {scorer.name}", leave=False)
     for path in draw_tsne({name: embed(scorer, of_row) for name, of_row in bar}, out, c.seed):
         print(f"wrote {path}")

@@ -26,7 +26,7 @@ def embed(scorer: Scorer, texts: list[str]) -> np.ndarray:
     """(n, C) float32: of each text, by itself, the mean hidden state over the tokens that fit the scorer."""
     rows = []
     for text in texts:
-        ids = (scorer.start + scorer.encode(text))[: scorer.context]
+        ids = scorer.encode(text)[: scorer.context]
         rows.append(scorer.hidden(torch.tensor(ids)).float().mean(0).cpu().numpy())
     return np.stack(rows)
 

@@ -1,6 +1,6 @@
 """Texts under a language model that is named: generative perplexity, and MAUVE by its hidden states.
 
-The scorer is one of our runs, or the folder of any causal language model that transformers loads. It reads
+The scorer is a run, such as any causal language model of transformers becomes (labs/transformers). It reads
 text with a tokenizer of its own, so any system's texts can be scored. It sees a text as the table measures
 it: cut to its first words, and a token of it as what its own tokenizer makes of that.
 """
@@ -9,9 +9,8 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,10 +30,9 @@ from evaluate.scoring import windows
 from evaluate.settings import Settings
 from evaluate.statistics import half_sampling_interval
 from evaluate.text_numbers import Data, decode
-from training.checkpoint import find_checkpoint, is_run, weights_digest
-from training.run import load_model
+from training.checkpoint import find_checkpoint, weights_digest
+from training.run import find_run, load_model
 
-LONGEST = 1024  # tokens that a model reads if its configuration names no limit
 KMEANS = 5  # clusterings that MAUVE is the mean of
 MAUVE = "mauve-text"  # the package, which is optional
 
@@ -43,83 +41,30 @@ MAUVE = "mauve-text"  # the package, which is optional
 # Scorers
 
 
-class Scorer(Protocol):
-    """A causal language model with its tokenizer."""
-
-    name: str
-    context: int  # tokens that it reads at most
-    start: list[int]  # ids that stand before every text
-
-    def encode(self, text: str) -> list[int]: ...
-    def hidden(self, ids: Tensor) -> Tensor: ...  # (T,) -> (T, C), the last layer's, normalised
-    def log_p(self, ids: Tensor) -> Tensor: ...  # (T + 1,) -> (T,), of each token but the first
-
-
-class RunScorer:
-    """One of our runs, in float32."""
+class Scorer:
+    """A causal language model with its tokenizer, in float32."""
 
     def __init__(self, path: str, device: torch.device):
-        self.model, ckpt = load_model(path, device=device)
+        self.model, ckpt = load_model(find_run(path), device=device)
         if not self.model.trunk.forwards:
             raise UserError(f"the scorer {path} does not read from left to right")
         self.name, self.device = ckpt.config.name, device
-        self.start: list[int] = []
-        self.context, tokenizer = self.model.trunk.context, tokenizer_of(ckpt)
+        self.context, tokenizer = self.model.trunk.context, tokenizer_of(ckpt)  # tokens that it reads at most
         self.encode = partial(ids_of, tokenizer=tokenizer)
         self.draws = self.model.head.draws(WEIGHT_DRAWS, 0)
 
     def hidden(self, ids: Tensor) -> Tensor:
+        """(T,) -> (T, C), the last layer's, normalised."""
         return self.model.trunk(ids[None].to(self.device))[0]
 
     def log_p(self, ids: Tensor) -> Tensor:
+        """(T + 1,) -> (T,), of each token but the first."""
         return self.model.head.log_p_of(self.hidden(ids[:-1]), self.draws, ids[1:])
 
 
-class FolderScorer:
-    """A folder of transformers, in float32: safetensors, and no code of its own."""
-
-    def __init__(self, path: str, device: torch.device):
-        from transformers import AutoModelForCausalLM, AutoTokenizer  # seconds to import
-
-        local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-        weights = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(path, **local)
-            result: Any = AutoModelForCausalLM.from_pretrained(path, **local, **weights)
-            model, loaded = result
-            # transformers would fill them with random numbers, or leave them out
-            if wrong := sorted({*loaded["missing_keys"], *loaded["unexpected_keys"]}):
-                raise UserError(f"{wrong[0]} is missing or extra")
-            if (rows := model.get_input_embeddings().num_embeddings) < len(tokenizer):
-                raise UserError(f"its tokenizer has {len(tokenizer)} tokens, its model {rows}")
-        except Exception as e:  # transformers raises many kinds; the user needs one line of them
-            why = str(e).splitlines()[0] if str(e) else type(e).__name__
-            raise UserError(f"the scorer {path} is no run and no causal language model ({why})") from e
-        self.name, self.device = Path(path).resolve().name, device
-        self.model, self.tokenizer = model.eval().requires_grad_(False).to(device), tokenizer
-        self.context = getattr(model.config, "max_position_embeddings", None) or LONGEST
-        first = tokenizer("").input_ids[:1]
-        self.start = first if first == [tokenizer.bos_token_id] else []
-
-    def encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
-
-    def hidden(self, ids: Tensor) -> Tensor:
-        return self.model(ids[None].to(self.device), output_hidden_states=True).hidden_states[-1][0]
-
-    def log_p(self, ids: Tensor) -> Tensor:
-        ids = ids.to(self.device)
-        log_p = self.model(ids[None, :-1]).logits[0].log_softmax(-1)
-        return log_p.gather(1, ids[1:, None])[:, 0]
-
-
-def open_scorer(path: str, device: torch.device) -> Scorer:
-    return RunScorer(path, device) if is_run(path) else FolderScorer(path, device)
-
-
 def digest(path: str) -> str:
-    """SHA-256 of a scorer's weights. UserError if there are none."""
-    return weights_digest(find_checkpoint(path) if is_run(path) else Path(path))
+    """SHA-256 of a scorer's weights."""
+    return weights_digest(find_checkpoint(find_run(path)))
 
 
 # -----------------------------------------------------------------------------
@@ -132,7 +77,7 @@ def continuation_nll(scorer: Scorer, prompt: str, text: str) -> tuple[float, int
 
     Both are encoded by themselves. If they do not fit the scorer's context, windows advance by half of it.
     """
-    before, after = scorer.start + scorer.encode(prompt), scorer.encode(text)
+    before, after = scorer.encode(prompt), scorer.encode(text)
     assert before  # else the first token of the text would be given nothing
     ids, nll = torch.tensor(before + after), 0.0
     for start, first in windows(len(ids), scorer.context, max(1, scorer.context // 2)) if after else ():
@@ -154,7 +99,7 @@ def features(scorer: Scorer, texts: list[str]) -> np.ndarray:
     """
     rows = []
     for i, text in enumerate(texts):
-        ids = (scorer.start + scorer.encode(text))[: scorer.context]
+        ids = scorer.encode(text)[: scorer.context]
         if not ids:
             raise ValueError(f"text {i} is empty: it has no last token")
         rows.append(scorer.hidden(torch.tensor(ids))[-1].float().cpu().numpy())
@@ -214,7 +159,7 @@ def other_texts(data: Data, s: Settings) -> list[str]:
 def judge(path: str, data: Data, s: Settings, device: torch.device) -> "Judge":
     """What the text measure asks for with --scorer=PATH. UserError for a scorer that cannot read the texts of
     the corpus, before any text is drawn."""
-    scorer = open_scorer(path, device)
+    scorer = Scorer(path, device)
     for text in (*data.prompt_texts, *decode(data.tokenizer, *data.prompts, s)):
         scorer.encode(text)
     made = Judge(scorer, s.scorer, s.words, partial(other_texts, data, s), s.tokenize)

@@ -80,7 +80,8 @@ def card(ckpt: Run, plain: bool, samples: int, seed: int, home: str = "FOLDER") 
     if config.get("dataset") == "wikitext103":
         metadata.append("datasets: [Salesforce/wikitext]")
     asks = "" if plain else ", trust_remote_code=True"
-    model = f"A GPT-2 with the output head `{config['head']}`, trained by nanoHeads"
+    kind = config.get("trunk_args", {}).get("architecture", {}).get("model_type", "GPT-2")
+    model = f"A {kind} with the output head `{config['head']}`, trained by nanoHeads"
     about = [f"{model} on {trained_on}, {progress(ckpt)}"]
     if not plain:
         about.append(

@@ -33,9 +33,10 @@ from evaluate.settings import run_seed
 from heads import Projection, Softmax
 from labs.transformers.card import card
 from labs.transformers.folder import to_transformers
+from labs.transformers.gpt2 import to_gpt2
+from labs.transformers.trunk import Pretrained, to_causal
 from model import GPT, LanguageModel
 from training.checkpoint import writing
-from training.gpt2 import to_gpt2
 from training.run import load_model
 
 
@@ -153,15 +154,18 @@ def export(
         raise UserError(f"{folder} exists: give the name of a new folder")
     model, ckpt = load_model(path)
     trunk, config = model.trunk, ckpt.record
-    if not isinstance(trunk, GPT):
+    if not isinstance(trunk, GPT | Pretrained):
         raise UserError(f"{ckpt.path}: trunk = {config['trunk']!r} is not of GPT-2's kind")
     tokenizer, aside, plain = tokenizer_of(ckpt), unfinished(folder), is_gpt2(model, gpt2)
     if gpt2 and not plain:
         raise UserError(f"{ckpt.path}: no GPT2LMHeadModel has its distribution: leave out --gpt2")
     end, unused = special_tokens(tokenizer)
+    plain = plain or isinstance(trunk, Pretrained)
     pad = unused if plain else PAD
     with writing(aside, f"could not write {folder}"):
-        if plain:
+        if isinstance(trunk, Pretrained):
+            to_causal(model, aside)
+        elif plain:
             for p in trunk.ln_f.parameters():  # GPT-2 has no gain; the last LayerNorm can have it
                 p.mul_(model.head.gain)
             to_gpt2(trunk, aside, id_of(end, tokenizer), id_of(pad, tokenizer))

@@ -12,7 +12,7 @@ from evaluate.store import Store
 from evaluate.views import samples_file
 from labs.embeddings import draw as program
 from labs.embeddings.tsne import embed, neighbour_accuracy
-from labs.scorers.scorer import open_scorer
+from labs.scorers.scorer import Scorer
 
 
 def cloud(n: int, at: float, seed: int) -> np.ndarray:
@@ -30,7 +30,7 @@ def test_neighbours_tell_what_can_be_told_apart():
 
 @torch.no_grad()
 def test_a_text_is_the_mean_of_its_hidden_states(trained):
-    scorer = open_scorer(str(trained), torch.device("cpu"))
+    scorer = Scorer(str(trained), torch.device("cpu"))
     found = embed(scorer, ["a text", "another text of more words " * 50])
     ids = torch.tensor(scorer.encode("a text"))
     np.testing.assert_allclose(found[0], scorer.hidden(ids).mean(0).numpy(), rtol=1e-5)

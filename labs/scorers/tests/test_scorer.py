@@ -1,4 +1,4 @@
-"""Generative perplexity and MAUVE under a named scorer: by transformers' loss, by hand, and in a table."""
+"""Generative perplexity and MAUVE under a named scorer: by hand, and in a table."""
 
 import math
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from common.errors import UserError
 from data.open import load_tokenizer
@@ -16,11 +15,11 @@ from evaluate.diversity import cut
 from evaluate.names import REFERENCES
 from evaluate.sampling import held_out_prompts
 from labs.scorers import scorer as scorers
-from labs.scorers.scorer import continuation_nll, features, generative_perplexity, open_scorer
+from labs.scorers.scorer import Scorer, continuation_nll, features, generative_perplexity
+from model import build
 from tests.fixtures import rows, samples
-from training.checkpoint import weights_digest
-from training.gpt2 import to_gpt2
-from training.run import load_model
+from training.checkpoint import save, weights_digest
+from training.run import Progress, RunConfig, load_model
 
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=3"]
 CPU = torch.device("cpu")
@@ -28,49 +27,32 @@ PAIRS = [("the first words", " go on with others"), ("one", " two three four fiv
 
 
 @pytest.fixture(scope="module")
-def folder(token_folder, tmp_path_factory) -> Path:
-    """A GPT-2 of transformers' own making, with a tokenizer. Read only."""
-    out = tmp_path_factory.mktemp("hf") / "other"
+def other(token_folder, tmp_path_factory) -> Path:
+    """A run that nobody trained, of a longer block. Read only."""
+    out, tokenizer = tmp_path_factory.mktemp("scorer") / "other", load_tokenizer(token_folder)
+    size = dict(vocab_size=300, block_size=64, n_layer=2, n_head=2, n_embd=32)
+    words = dict(tokenizer=tokenizer.name, tokenizer_fingerprint=tokenizer.fingerprint)
+    config = RunConfig(name="other", **size, **words)
     torch.manual_seed(0)
-    config = GPT2Config(vocab_size=300, n_positions=64, n_embd=32, n_layer=2, n_head=2)
-    GPT2LMHeadModel(config).save_pretrained(out)
-    portable = load_tokenizer(token_folder).portable()
-    PreTrainedTokenizerFast(tokenizer_object=portable).save_pretrained(out)
+    save(out / "best", build(vars(config)), config, Progress(), None, tokenizer)
     return out
 
 
 # ---- generative perplexity ---------------------------------------------------------------------------------
 
 
-def test_it_is_the_loss_of_transformers(folder, token_folder):
-    scorer, tokenizer = open_scorer(str(folder), CPU), load_tokenizer(token_folder)
-    model = GPT2LMHeadModel.from_pretrained(folder).eval()
+@torch.no_grad()
+def test_it_is_the_nll_of_all_tokens_after_the_prompts(other, token_folder):
+    scorer, encode, model = Scorer(str(other), CPU), load_tokenizer(token_folder).encode, load_model(other)[0]
     nll = []
     for prompt, text in PAIRS:
-        before, after = tokenizer.encode(prompt), tokenizer.encode(text)
-        labels = torch.tensor([[-100] * len(before) + after])
-        with torch.no_grad():
-            loss = model(torch.tensor([before + after]), labels=labels).loss.item()
-        got, count = continuation_nll(scorer, prompt, text)
-        assert count == len(after) and got == pytest.approx(loss * count, rel=1e-5)
-        nll.append((loss * count, count))
+        before, after = encode(prompt), encode(text)
+        log_p = model.log_probs(torch.tensor([before + after[:-1]]))[0, len(before) - 1 :]
+        nll.append((-log_p.gather(1, torch.tensor(after)[:, None]).sum().item(), len(after)))
+        assert continuation_nll(scorer, prompt, text) == (pytest.approx(nll[-1][0], rel=1e-5), len(after))
     expected = math.exp(sum(n for n, _ in nll) / sum(c for _, c in nll))  # of all tokens, not a mean of texts
     got = generative_perplexity([continuation_nll(scorer, *pair) for pair in PAIRS])
     assert got == pytest.approx(expected, rel=1e-5)
-
-
-def test_a_run_scores_as_its_export_does(trained, token_folder, tmp_path):
-    model, _ = load_model(trained)
-    to_gpt2(model.trunk, tmp_path / "gpt2")
-    portable = load_tokenizer(token_folder).portable()
-    PreTrainedTokenizerFast(tokenizer_object=portable).save_pretrained(tmp_path / "gpt2")
-    own, theirs = (open_scorer(str(path), CPU) for path in (trained, tmp_path / "gpt2"))
-    assert own.context == theirs.context == 16
-    for prompt, text in (("a", " b c"), *PAIRS):  # the last of them are longer than the context
-        expected = pytest.approx(continuation_nll(theirs, prompt, text), rel=1e-5)
-        assert continuation_nll(own, prompt, text) == expected
-    texts = ["a b c", "d e"]
-    np.testing.assert_allclose(features(own, texts), features(theirs, texts), rtol=1e-4, atol=1e-5)
 
 
 class Counting:
@@ -78,8 +60,8 @@ class Counting:
 
     name = "counting"
 
-    def __init__(self, context: int, start: list[int]):
-        self.context, self.start, self.given = context, start, []
+    def __init__(self, context: int):
+        self.context, self.given = context, []
 
     def encode(self, text: str) -> list[int]:
         return [ord(c) for c in text]
@@ -93,19 +75,18 @@ class Counting:
 @pytest.mark.parametrize("prompt", [1, 5, 17])
 @pytest.mark.parametrize("new", [0, 1, 40])
 def test_each_token_of_a_text_counts_once_however_long_it_is(context, prompt, new):
-    scorer, text = Counting(context, []), "".join(chr(97 + i) for i in range(new))
+    scorer, text = Counting(context), "".join(chr(97 + i) for i in range(new))
     assert continuation_nll(scorer, "p" * prompt, text) == (sum(map(ord, text)), new)
     assert max(scorer.given, default=0) <= context
-    assert continuation_nll(Counting(5, [7]), "", "a") == (97, 1)  # a token that stands before every text
 
 
-def test_features_are_the_last_hidden_states_of_texts_alone(folder, token_folder):
-    scorer, encode = open_scorer(str(folder), CPU), load_tokenizer(token_folder).encode
+def test_features_are_the_last_hidden_states_of_texts_alone(other, token_folder):
+    scorer, encode = Scorer(str(other), CPU), load_tokenizer(token_folder).encode
     got = features(scorer, ["some words", "word " * 100])
-    model = GPT2LMHeadModel.from_pretrained(folder).eval()
+    model, _ = load_model(other)
     with torch.no_grad():
         for row, ids in zip(got, (encode("some words"), encode("word " * 100)[:64])):
-            hidden = model.transformer(torch.tensor([ids])).last_hidden_state
+            hidden = model.trunk(torch.tensor([ids]))
             np.testing.assert_allclose(row, hidden[0, -1].numpy(), rtol=1e-4, atol=1e-5)
 
 
@@ -121,20 +102,20 @@ def test_mauve_is_the_packages():
 # ---- in a table --------------------------------------------------------------------------------------------
 
 
-def test_a_table_under_a_scorer(trained, folder, token_folder, tmp_path, monkeypatch, capsys):
+def test_a_table_under_a_scorer(trained, other, token_folder, tmp_path, monkeypatch, capsys):
     """Rows and references have its numbers of their texts, and MAUVE to human texts of the other split. A row
     that was made without the package of MAUVE is made again, every other one kept. Another scorer is refused.
     """
     out = tmp_path / "table"
     argv = [str(trained), *SMALL, f"--out={out}"]
     monkeypatch.setattr(scorers, "mauve_version", lambda: "")
-    assert main([*argv, f"--scorer={folder}"]) == 0
-    made, digest = rows(out), weights_digest(folder)
+    assert main([*argv, f"--scorer={other}"]) == 0
+    made, digest = rows(out), weights_digest(other / "best")
     assert made["baseline"]["scorer"] == {"name": "other", "sha256": digest}
     assert made["human"]["settings"]["scorer"] == digest
     md = out.with_name("table.md").read_text()
     assert "Gen. PPL" in md.splitlines()[0] and f"by the scorer other (weights {digest[:12]})" in md
-    tokenizer, scorer = load_tokenizer(token_folder), open_scorer(str(folder), CPU)
+    tokenizer, scorer = load_tokenizer(token_folder), Scorer(str(other), CPU)
     prompts = held_out_prompts(open_tokens(token_folder / "test.bin").ids, 8, 4, 12).prompt
     words = made["human"]["settings"]["words"]
     for name in ("baseline", *REFERENCES):
@@ -143,9 +124,9 @@ def test_a_table_under_a_scorer(trained, folder, token_folder, tmp_path, monkeyp
         expected = generative_perplexity([continuation_nll(scorer, *pair) for pair in pairs])
         assert made[name]["gen_ppl"] == pytest.approx(expected)
         assert (made[name].get("gen_ppl_ci", 0) > 0) == (name in REFERENCES)
-    for other in ([], [f"--scorer={trained}"]):
+    for another in ([], [f"--scorer={trained}"]):
         with pytest.raises(UserError, match="scorer"):
-            main([*argv, *other])
+            main([*argv, *another])
     seen = []
 
     def compared(human: np.ndarray, texts: np.ndarray) -> float:
@@ -154,12 +135,12 @@ def test_a_table_under_a_scorer(trained, folder, token_folder, tmp_path, monkeyp
 
     monkeypatch.setattr(scorers, "mauve_version", lambda: "9.9")
     monkeypatch.setattr(scorers, "mauve", compared)
-    assert main([*argv, f"--scorer={folder}"]) == 0
+    assert main([*argv, f"--scorer={other}"]) == 0
     assert [rows(out)[name]["mauve"] for name in (*REFERENCES, "baseline")] == [0.51, 0.52, 0.53, 0.54]
-    other = held_out_prompts(open_tokens(token_folder / "validation.bin").ids, 8, 4, 12).human
-    human = [cut(tokenizer.decode(ids), words) for ids in other.tolist()]
+    compared_with = held_out_prompts(open_tokens(token_folder / "validation.bin").ids, 8, 4, 12).human
+    human = [cut(tokenizer.decode(ids), words) for ids in compared_with.tolist()]
     np.testing.assert_array_equal(seen[0][0], features(scorer, human))
     own = [cut(t, words) for t in samples(out, "baseline")]
     np.testing.assert_array_equal(seen[3][1], features(scorer, own))
     capsys.readouterr()
-    assert main([*argv, f"--scorer={folder}"]) == 0 and "baseline: kept from" in capsys.readouterr().err
+    assert main([*argv, f"--scorer={other}"]) == 0 and "baseline: kept from" in capsys.readouterr().err

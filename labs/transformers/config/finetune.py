@@ -1,0 +1,13 @@
+# Overlay: goes on with a run of another program's model, under any head: --init_from=out/NAME, see README.md
+finetune = True
+partition_bias = True
+block_size = 512
+batch_size = 2
+max_steps = 150
+warmup_steps = 15
+learning_rate = 3e-5
+min_lr = 3e-6
+weight_decay = 0.0
+eval_interval = 50
+eval_windows = 20
+log_interval = 5
