@@ -427,9 +427,9 @@ def trunk_config(config: dict[str, Any]) -> GPTConfig:
     return GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
 
 
-def make_trunk(config: dict[str, Any]) -> Trunk:
-    """The trunk of a run's configuration. ValueError for one that there is not, or cannot be."""
-    name, args = config.get("trunk", "gpt"), config.get("trunk_args", {})
+def find_trunk(name: str, args: dict[str, Any]) -> Callable[..., Trunk]:
+    """The trunk called `name`, of TRUNKS or of a lab. ValueError for one that there is not, or for arguments
+    that it does not take."""
     trunk = TRUNKS.get(name)
     if trunk is None:
         from common.places import registered
@@ -438,7 +438,13 @@ def make_trunk(config: dict[str, Any]) -> Trunk:
         check_choice(known, trunk=name)
         trunk = known[name]
     check_arguments(trunk, args)
-    return trunk(trunk_config(config), **args)
+    return trunk
+
+
+def make_trunk(config: dict[str, Any]) -> Trunk:
+    """The trunk of a run's configuration. ValueError for one that there is not, or cannot be."""
+    args = config.get("trunk_args", {})
+    return find_trunk(config.get("trunk", "gpt"), args)(trunk_config(config), **args)
 
 
 def trunk_on_meta(config: dict[str, Any]) -> Trunk:

@@ -40,7 +40,7 @@ from config.defaults import TrainConfig
 from data.batches import Loader, windows_at_a_time
 from data.tokenizers import tokenizer_name
 from heads import check_arguments, find_head, head_changed, head_digest
-from model import LanguageModel, build, trunk_config
+from model import LanguageModel, build, find_trunk, trunk_config
 from training import checkpoint
 from training.distributed import Processes, end_with_table
 from training.optimizer import iteration_dtype, load_optimizer, make_optimizer, set_learning_rate
@@ -118,6 +118,7 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     # The data. What cannot be is refused before, as far as it takes no building: a corpus may be a download
     with checking():
         check_arguments(find_head(config.head), config.head_args)
+        find_trunk(config.trunk, config.trunk_args)
         trunk_config({"vocab_size": 1, **vars(config)})
     windows_at_a_time(config.batch_size, config.micro_batch, procs.world)
     precision = agreed_dtype(config.dtype, last.config.dtype if last else None, procs)

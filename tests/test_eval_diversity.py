@@ -333,11 +333,13 @@ def test_a_training_that_was_stopped_is_no_seed(trained, sig, tmp_path):
         for config in (run / "best/config.json", run / "last/config.json"):
             changes = {"name": run.name, "row": "baseline", "overlay": "tiny", "seed": seed}
             config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+            seal(config.parent)
     progress = runs[2] / "last/progress.json"
     whole = json.loads(progress.read_text())
     shown = []
     for step in (40, whole["step"]):
         progress.write_text(json.dumps(whole | {"step": step}))
+        seal(progress.parent)
         assert main([*map(str, runs), *SMALL, f"--out={tmp_path / 't'}"]) == 0
         shown.append([line.split(" |")[0] for line in (tmp_path / "t.md").read_text().splitlines()])
     stopped = "| three (stopped at step 40)"

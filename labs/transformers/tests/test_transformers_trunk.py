@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from data.open import load_tokenizer, tokenizer_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import eval_diversity
 import sample
 from common.errors import UserError
 from common.places import registered
+from data.open import load_tokenizer, tokenizer_of
 from data.tokens import open_tokens
 from evaluate.sampling import generate
 from evaluate.scoring import score
