@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from common.places import CODE, corpora
+from data.open import corpus_of, load_tokenizer
+from data.tokens import open_tokens
 from tests.corpus_contract import *  # noqa: F403
 from tests.corpus_contract import Example, each
 from tests.fixtures import synthetic_text
@@ -25,6 +27,7 @@ def wiki(folder: Path, seed: int = 0) -> str:
 SIZES = 1961, 444, 405
 EXAMPLES = {
     "text": Example(novels, lambda folder: novels(folder, 1), SIZES, "bytes"),
+    "tale": Example(novels, lambda folder: novels(folder, 1), SIZES, "bytes"),
     "wikitext103": Example(wiki, lambda folder: wiki(folder, 1), SIZES, "bytes"),
 }
 pytest_generate_tests = each(EXAMPLES)
@@ -32,3 +35,11 @@ pytest_generate_tests = each(EXAMPLES)
 
 def test_each_corpus_of_the_core_has_an_example():
     assert {name for name, path in corpora().items() if path.is_relative_to(CODE / "data")} == EXAMPLES.keys()
+
+
+def test_the_book_comes_along(tmp_path):
+    """The bytes of its three files, less the line end that would come before another document."""
+    out = corpus_of("tale").prepare(tmp_path / "tale", "bytes")
+    tokens = [open_tokens(out / f"{split}.bin").info["bytes"] for split in ("train", "validation", "test")]
+    assert tokens == [289_544, 27_547, 44_147]
+    assert load_tokenizer(out).decode(open_tokens(out / "train.bin").ids[:17]) == "A Little Princess"
