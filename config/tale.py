@@ -1,5 +1,5 @@
-# Overlay: a novel that comes with nanoHeads (data/tale) and 1.1M parameters: three minutes of a core. It reads
-# the book seven times, so it learns to spell and to begin sentences, no more.
+# Overlay: a novel that comes along (data/tale) and 1.1M parameters: three minutes of a core. It reads the book
+# seven times, so it learns to spell and to begin sentences, no more.
 dataset = "tale"
 tokenizer = "bpe1024"
 block_size = 128
