@@ -6,8 +6,7 @@
     python eval_diversity.py --files a.txt b.jsonl --reference human.txt       # texts alone: no model
 
 A row has its run's name, or the one given before "="; seeds of one training are one row, with intervals.
-Three rows that no model wrote stand by: human text, unigram noise and a loop. For models of a corpus whose
-exact distributions are known (labs/known_language) the table also says how well a model recovers them.
+Three rows that no model wrote stand by: human text, unigram noise and a loop.
 
 A GPT-2 of transformers (a folder) or of nanoGPT (ckpt.pt) is a row, too; alone it needs --data.
 

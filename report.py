@@ -5,11 +5,10 @@
     python report.py results/grammar out/baseline-grammar-1 other=out/sig_gpt-grammar-1 --out report.html
 
 A table is the name of its store without its ending: results/NAME of table.py, or --out of eval_diversity.py.
-A run is its out folder, and needs its checkpoint and its corpus. Where the truth is known the runs' next-word
-distributions stand beside it. All runs continue the same held-out prompts, each token shaded by -log p (of
-Bayesian rows also by epistemic uncertainty). A table follows with each of its measures, its groups and seeds,
-the figures that its rows give, and other pictures that lie beside it (NAME.*.png); without runs also texts of
-NAME.samples.
+A run is its out folder, and needs its checkpoint and its corpus. All runs continue the same held-out prompts,
+each token shaded by -log p (of Bayesian rows also by epistemic uncertainty). A table follows with each of its
+measures, its groups and seeds, the figures that its rows give, and other pictures that lie beside it
+(NAME.*.png); without runs also texts of NAME.samples.
 """
 
 import shlex
@@ -26,7 +25,7 @@ from data.open import tokenizer_of
 from evaluate.checks import check_comparable, check_text, open_split
 from evaluate.measure import NamedRun, open_runs
 from evaluate.report.page import render
-from evaluate.report.runs import Drawing, ReportedRuns, examine, spread_places
+from evaluate.report.runs import Drawing, ReportedRuns, examine
 from evaluate.report.tables import different_settings, open_table, table_path
 from evaluate.sampling import held_out_prompts
 from evaluate.store import Store
@@ -45,7 +44,6 @@ class ReportConfig:
     data: str = ""                  # the prepared data folder; empty: the one of the first run
     prompt_tokens: Natural = 0      # 0: those of the tables; without one 28, or a third of what the runs read
     new_tokens: Natural = 0         # 0: 60, or what the runs read beyond the prompt
-    contexts: Natural = 4           # places at which runs stand beside the truth, where it is known
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # of what is drawn
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
@@ -70,8 +68,7 @@ def examine_runs(c: ReportConfig, runs: list[NamedRun], tables: list[Path]) -> R
 
     device = get_device(c.device)
     how = Drawing(device, choose_dtype(c.dtype, device).name, c.samples, c.seed)
-    places = spread_places(split, reads, c.contexts)
-    return examine(runs, split, tokenizer_of(runs[0].ckpt), prompts, places, how)
+    return examine(runs, split, tokenizer_of(runs[0].ckpt), prompts, how)
 
 
 def main(argv: list[str]) -> int:

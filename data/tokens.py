@@ -4,13 +4,12 @@ The file is a 32-byte little-endian header (magic, version, bytes per id, count,
 manifest.json (common/manifest.py) holds the SHA-256 of each file, which is compared whenever one is opened.
 """
 
-import importlib
 import re
 import shlex
 import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from common.errors import UserError, reading
 from common.files import read_json, replacing
 from common.manifest import NAME as MANIFEST
 from common.manifest import check_file, read_manifest
-from common.places import CODE, corpora, modules
+from common.places import CODE, corpora
 
 SPLITS = ("train", "validation", "test")
 SplitName = Literal["train", "validation", "test"]
@@ -42,31 +41,10 @@ INFO = {
 }
 
 
-class Truth(Protocol):
-    """The exact distributions of a split: made and read (`read_truth`) by KIND/truth.py of a lab."""
-
-    info: dict[str, Any]  # entropy_rate and entropy (of this split), nats a token, and more about the corpus
-    end: int  # the token that ends a document
-
-    def probs(self, positions: np.ndarray) -> np.ndarray:
-        """p(token at position | all tokens before it) (N, V), float64, for positions (N,) of the split."""
-        ...
-
-    def after(self, ids: np.ndarray) -> np.ndarray | None:
-        """p(next token | ids) (V,) of a text (T,) that begins a document; None where nobody can tell."""
-        ...
-
-    def judge(self, prompts: np.ndarray, new: np.ndarray) -> np.ma.MaskedArray:
-        """Whether the language allows each of the sampled tokens `new` (n, L) after `prompts` (n, P): (n, L)
-        bool, masked where nobody can tell."""
-        ...
-
-
 class TokenFile(NamedTuple):
     ids: np.memmap  # (tokens,) uint16 or uint32, read-only
     info: dict[str, Any]  # what the manifest says of the split, and of all
     path: Path
-    truth: Truth | None = None  # None where nobody knows it, or nobody asked
 
     @property
     def words(self) -> int | None:
@@ -173,31 +151,3 @@ def open_tokens(path: str | Path) -> TokenFile:
     ids = map_ids(path, made["vocab_size"])
     about = {key: made[key] for key in ("tokenizer", "fingerprint", "vocab_size", "source")}
     return TokenFile(ids, about | made["splits"][path.stem], path)
-
-
-# -----------------------------------------------------------------------------
-# What can be scored on a split: its tokens, and the truth where it is known
-
-
-def open_held_out(path: str | Path) -> TokenFile:
-    """The split whose token file is `path`, with its truth. Errors: see `open_tokens` and `open_truth`."""
-    tokens = open_tokens(path)
-    return tokens._replace(truth=open_truth(tokens))
-
-
-def truth_path(tokens: Path) -> Path:
-    """Where the truth of the token file `tokens` lies: validation.bin -> validation.truth.npz."""
-    return tokens.with_suffix(".truth.npz")
-
-
-def open_truth(tokens: TokenFile) -> Truth | None:
-    """The truth of a token file; None where there is none. UserError when it is damaged."""
-    folder, name = tokens.path.parent, truth_path(tokens.path).name
-    made = read_made(folder)
-    if name not in made["files"]:
-        return None
-    path = check_prepared(folder, name, made)
-    with reading(path):
-        with np.load(path, allow_pickle=False) as file:
-            kind = str(file["kind"])
-        return importlib.import_module(modules("truth")[kind]).read_truth(tokens, path)

@@ -8,7 +8,7 @@ from typing import Any
 
 from common.errors import UserError, checking
 from data.open import folder_of, found_path, measure_of
-from data.tokens import TokenFile, open_held_out
+from data.tokens import TokenFile, open_tokens
 from evaluate.measure import NamedRun
 from evaluate.names import REFERENCES, check_apart
 from model import trunk_on_meta
@@ -71,7 +71,7 @@ def data_folder(runs: Sequence[NamedRun], data: str) -> Path:
 def open_split(runs: Sequence[NamedRun], data: str, split: str) -> TokenFile:
     """The split that the runs are measured on. UserError if another tokenizer made it, or if it has sequences
     of another length."""
-    held_out = open_held_out(data_folder(runs, data) / f"{split}.bin")
+    held_out = open_tokens(data_folder(runs, data) / f"{split}.bin")
     for run in runs:
         length, reads = (d.get(k) for d, k in ((held_out.info, "length"), (run.ckpt.record, "block_size")))
         tokenizer = run.ckpt.config.tokenizer_fingerprint

@@ -5,8 +5,6 @@ docs/metrics.md says more of each.
 
 from typing import NamedTuple
 
-from evaluate.metrics import NUCLEUS
-
 
 class Column(NamedTuple):
     key: str
@@ -35,17 +33,6 @@ HONEST = (
     Column("steps", "steps", ".0f", "", "training steps, with those of the run it started from"),
     Column("train_tokens", "train tokens", ",.0f", "", "tokens read in training, with those of that run"),
     Column("teacher_tokens", "teacher tokens", ",.0f", "", "tokens that its teacher read, training included"),
-)
-TRUTH = (  # see metrics.Recovery
-    Column("ppl_floor", "PPL/floor", ".4f", "low", "perplexity / perplexity of the truth on the same tokens"),
-    Column("kl_truth_model", "KL(p, m)", ".4f", "low", "KL(truth || model), nats a token"),
-    Column("kl_model_truth", "KL(m', p)", ".4f", "low", "KL(m' || truth), m' the model on valid tokens"),
-    Column("tv", "TV", ".4f", "low", "total variation distance of truth and model"),
-    Column("mass_invalid", "invalid", ".4f", "low", "the model's mass on tokens that the grammar forbids"),
-    Column("alternatives", "alt.", ".4f", "human", "mass on valid tokens but the observed one / the truth's"),
-    Column("alternatives_error", "alt. error", ".4f", "low", "sum over decades of |that - the truth's|"),
-    Column("coverage", f"coverage({NUCLEUS:g})", ".4f", "human", "the truth's mass that top_p reaches"),
-    Column("validity", "validity", ".4f", "human", "share of sampled tokens that the grammar allows"),
 )
 PAPER = (
     Column("ppl_train", "PPL(train)", ".2f", "low", "exp(NLL / tokens) of 200 random training windows"),

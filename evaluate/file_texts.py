@@ -132,7 +132,9 @@ def main(argv: list[str]) -> int:
     rows: list[dict[str, Any]] = []
     for name, path in paths.items():
         try:
-            rows.append({"name": name, **numbers(texts[name], c, words, tokenize)})
+            rows.append(
+                {"name": name, "reference": name == "human", **numbers(texts[name], c, words, tokenize)}
+            )
         except ValueError as error:
             raise UserError(f"{path}: {error}") from error
     settings = {"texts": count, "words": words or "all", "tokenize": tokenize, "unit": c.unit}

@@ -5,6 +5,7 @@ from types import ModuleType
 
 from common.errors import UserError
 from common.places import modules
+from evaluate.columns import Column
 from evaluate.measure import Measure
 
 
@@ -17,8 +18,13 @@ def find_measure(name: str) -> Measure:
 
 
 def scorers() -> ModuleType:
-    """labs/LAB/scorer.py, which judges texts by a model: digest(path), judge(path, data, settings, device)
-    and COLUMNS. UserError if no lab has one."""
+    """labs/LAB/scorer.py, which judges texts by a model: digest(path), judge(path, data, settings, device).
+    UserError if no lab has one."""
     for module in modules("scorer").values():
         return importlib.import_module(module)
     raise UserError("scorer: labs/scorers is not there")
+
+
+def lab_columns() -> list[Column]:
+    """COLUMNS of labs/LAB/columns.py: those of rows that a scorer, or an earlier version, measured."""
+    return [c for module in modules("columns").values() for c in importlib.import_module(module).COLUMNS]

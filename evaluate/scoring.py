@@ -2,16 +2,15 @@
 exactly once."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from common.device import autocast, to_float64
-from data.tokens import Truth
-from evaluate.metrics import EVERY, Calibration, Recovery, Window, perplexity, positions_of, read_windows
+from evaluate.metrics import Calibration, perplexity
 from heads import Weights
 from model import LanguageModel, Plan, Read
 from training.run import Degenerate
@@ -242,69 +241,3 @@ def fit_temperature(
         options={"xatol": 1e-3},
     )
     return math.exp(lowest.x) if lowest.fun < nll[best] else TEMPERATURES[best]
-
-
-# -----------------------------------------------------------------------------
-# Against a known truth (data.tokens.Truth)
-
-
-@torch.no_grad()
-def document_blocks(
-    model: LanguageModel,
-    ids: np.ndarray,
-    plan: list[Window],
-    draws: list[Weights],
-    device: torch.device | str,
-    dtype: str,
-    batch: int = 16,
-    progress: Callable[[Iterable], Iterable] = iter,
-) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
-    """(positions (n,), the model's log p (n, V) of the tokens there) of all targets that count in the windows
-    `plan`, a few rows at a time."""
-    for i in progress(range(0, len(plan), batch)):
-        tokens, counted, positions = read_windows(ids, plan[i : i + batch], model.trunk.context)
-        with autocast(device, dtype):
-            hidden = model.trunk(torch.from_numpy(tokens).to(device))[torch.from_numpy(counted).to(device)]
-            for rows, log_p in model.head.log_prob_blocks(
-                hidden, draws
-            ):  # float32, so autocast leaves what is done with it alone
-                yield positions[rows], log_p
-
-
-def truth_blocks(
-    truth: Truth, plan: list[Window], rows: int = 256
-) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
-    """`document_blocks` of the truth itself: what a perfect model would give."""
-    positions = positions_of(plan)
-    for part in np.split(positions, range(rows, len(positions), rows)):
-        yield part, torch.from_numpy(truth.probs(part)).log()
-
-
-def recover(
-    blocks: Iterable[tuple[np.ndarray, torch.Tensor]],
-    ids: np.ndarray,
-    truth: Truth,
-    reach: Callable[[torch.Tensor], torch.Tensor] | None = None,
-) -> Recovery:
-    """How far the distributions in `blocks` (of `document_blocks`) are from the truth. `reach`: log p (n, V)
-    -> whether the sampler can draw each token, asked at one position of EVERY, because the answer takes
-    sorting."""
-    out = Recovery()
-    for at, log_m in blocks:
-        p = truth.probs(at)
-        out.add(log_m.cpu().numpy(), p, ids[at].astype(np.int64))
-        if reach is not None:
-            out.add_coverage(p[::EVERY], reach(log_m[::EVERY]).cpu().numpy())
-    return out
-
-
-def recovery_numbers(r: Recovery, prefix: str = "") -> dict[str, Any]:
-    """What there is to say of it, for logs and tables: its means, and by decade.
-
-    Means that a score has, too, have names of their own (other contexts): document_nll, or with a `prefix`,
-    which all names get, train_nll.
-    """
-    shared = {name: f"{prefix or 'document_'}{name}" for name in ("nll", "true_nll", "entropy")}
-    means = {shared.get(k, prefix + k): v for k, v in r.means().items()}
-    rest = {"document_tokens": r.count, "alternatives_by_decade": r.by_decade()}
-    return means | {prefix + k: v for k, v in rest.items()}

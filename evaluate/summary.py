@@ -104,7 +104,7 @@ def summarise(rows: list[Row], columns: Columns) -> list[Row]:
     references = [row for row in rows if row.get("reference")]
     if not runs:
         return references
-    human = next((row for row in references if row["name"] == "human"), {})
+    human = next(iter(references), {})  # the first of a measure's: human text, or the truth
     base, marked = next(iter(runs.values())), marks(runs, human, columns)
     trainings = []
     for name, of_seed in runs.items():

@@ -1,5 +1,7 @@
-"""The text measure: perplexity of what is sampled, calibration, diversity beside human text, and where the
-exact truth is known the distance to it. `python eval_diversity.py` is its front door."""
+"""The text measure: perplexity of what is sampled, calibration, and diversity beside human text.
+
+`python eval_diversity.py` is its front door.
+"""
 
 import json
 from collections.abc import Sequence
@@ -10,18 +12,17 @@ import pandas as pd
 
 from common.errors import checking
 from common.files import replacing as whole_file
-from common.places import modules
 from evaluate.checks import check_planned, check_text
-from evaluate.columns import HONEST, PAPER, TRUTH, Column
+from evaluate.columns import HONEST, PAPER, Column
 from evaluate.diversity import TEXT_METRICS, cut, text_metrics
-from evaluate.find import scorers
+from evaluate.find import lab_columns, scorers
 from evaluate.jobs import data_of
 from evaluate.measure import Measure, NamedRun, Session
 from evaluate.names import REFERENCES
 from evaluate.settings import GONE_CUTS, PaperConfig, Settings, TextConfig
 from evaluate.store import Row
 from evaluate.summary import has_seeds, quality_of, summarise
-from evaluate.text_numbers import decode, model_numbers, open_all, reference_row, text_intervals, validity
+from evaluate.text_numbers import decode, model_numbers, open_all, reference_row, text_intervals
 from evaluate.views import View, problems, samples_file, table
 from model import context
 
@@ -55,7 +56,7 @@ class TextSession(Session):
     def columns(self) -> set[str]:
         """The columns that every run has on these data; what it has spent is no measurement."""
         split, validation, s = self.data.split, self.data.validation, self.s
-        known = PAPER if s.protocol == "paper" else (*HONEST, *(TRUTH if self.data.truth else ()))
+        known = PAPER if s.protocol == "paper" else HONEST
         some: dict[str, Any] = {"ppl_word": split.words, "bits_per_byte": split.bytes, "short_texts": s.words}
         some |= {"ece_fitted": validation, "ppl_fitted": validation, "self_bleu_sd": s.loops > 1}
         some |= dict.fromkeys(("compression", "steps", "train_tokens", "teacher_tokens"))
@@ -70,7 +71,6 @@ class TextSession(Session):
         """The numbers of a run; its texts go to OUT.samples."""
         row, new = model_numbers(subject, self.data, self.s, self.device)
         texts = decode(self.data.tokenizer, self.data.prompts.prompt, new, self.s)
-        row |= validity(self.data, new)
         self._write_texts(subject.name, texts)
         try:
             row |= text_metrics(texts, self.s.loops, self.s.words, self.s.tokenize)
@@ -100,8 +100,6 @@ class TextSession(Session):
         """What a view says of the data beside the settings."""
         split = self.data.split.info
         about: dict[str, Any] = {"tokenizer": self.data.tokenizer.name, "complete": split["complete"]}
-        if self.data.truth:
-            about["truth"] = {k: self.data.truth.info[k] for k in ("entropy_rate", "entropy")}
         return about | ({"scorer": self.judge.note} if self.judge else {})
 
     def _write_texts(self, name: str, texts: list[str]) -> None:
@@ -151,8 +149,7 @@ def summary_of(rows: list[Row], columns: Sequence[Column]) -> list[Row]:
 
 def columns_in(rows: list[Row]) -> tuple[Column, ...]:
     """The columns that the rows have a number for."""
-    scored = scorers().COLUMNS if any("scorer" in r for r in rows) and modules("scorer") else ()
-    known = PAPER if rows[0]["settings"]["protocol"] == "paper" else (*HONEST, *scored, *TRUTH)
+    known = PAPER if rows[0]["settings"]["protocol"] == "paper" else (*HONEST, *lab_columns())
     return tuple(c for c in known if any(c.key in r for r in rows))
 
 

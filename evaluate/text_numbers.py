@@ -14,24 +14,14 @@ from common.errors import UserError, checking
 from common.log import progress_bar
 from data.open import tokenizer_of
 from data.tokenizers import Tokenizer
-from data.tokens import TokenFile, Truth, open_tokens
+from data.tokens import TokenFile, open_tokens
 from evaluate import metrics
 from evaluate.checks import check_comparable, check_text, data_folder, open_split
 from evaluate.columns import PUBLISHED
-from evaluate.decoding import Decoding, truncate
 from evaluate.diversity import SPACED, TEXT_METRICS, common_words, text_metrics, tokenizer_for, words_in
 from evaluate.measure import NamedRun, open_runs
-from evaluate.metrics import document_windows
 from evaluate.sampling import Prompts, held_out_prompts, sample_texts
-from evaluate.scoring import (
-    TemperedCalibration,
-    document_blocks,
-    fit_temperature,
-    recover,
-    recovery_numbers,
-    score,
-    truth_blocks,
-)
+from evaluate.scoring import TemperedCalibration, fit_temperature, score
 from evaluate.settings import LEAST_WORDS, Settings, TextConfig, run_seed
 from evaluate.statistics import half_sampling_interval
 from heads import Weights
@@ -52,11 +42,6 @@ class Data(NamedTuple):
     validation: TokenFile | None  # where there is one, a temperature is fitted to it
     tokenizer: Tokenizer
     prompts: Prompts
-
-    @property
-    def truth(self) -> Truth | None:
-        """The split's exact distributions, where they are known."""
-        return self.split.truth
 
     @property
     def prompt_texts(self) -> list[str]:
@@ -87,8 +72,6 @@ def open_all(c: TextConfig, scorer: str = "") -> tuple[list[NamedRun], Settings,
     hashes = {"train": train.info["sha256"], "corpus": split.info["sha256"]}
     s = Settings.of(c, reads, scorer, tokenizer=tokenizer.fingerprint, **hashes)
     paper = s.protocol == "paper"
-    if paper:  # has no columns for the truth
-        split = split._replace(truth=None)
 
     # Prompts, and what is a word of the human texts behind them
     prompts = held_out_prompts(split.ids, s.texts, s.prompt_tokens, s.new_tokens, s.seed if paper else None)
@@ -133,7 +116,6 @@ def model_numbers(
         row["ppl_train"] = train_perplexity(model, data, s, draws, device, bar)
     else:
         row = held_out_numbers(model, data, s, draws, device, bar)
-        row |= recovery(data, s, model, draws, device, bar)
     del draws  # the texts have some of their own, in s.dtype: two sets may not fit
     return row, sample_texts(model, data.prompts.prompt, seeded, device, run.name)
 
@@ -175,46 +157,6 @@ def held_out_numbers(
 
 
 # -----------------------------------------------------------------------------
-# Against the truth
-
-
-def recovery(
-    data: Data,
-    s: Settings,
-    model: LanguageModel | None,
-    draws: list[Weights] | None = None,
-    device: torch.device | str = "cpu",
-    bar: Bar = iter,
-) -> dict[str, Any]:
-    """The columns TRUTH but the validity, and what else metrics.Recovery says.
-
-    Without a `model` they are a perfect model's. {} where the truth is not known.
-    """
-    if data.truth is None:
-        return {}
-    ids = data.split.ids
-    plan = document_windows(np.flatnonzero(ids == data.truth.end), s.block_size)
-    if model is None:
-        blocks = truth_blocks(data.truth, plan)
-    else:
-        blocks = document_blocks(model, ids, plan, draws or [], device, s.dtype, progress=bar)
-    nucleus = Decoding(top_p=metrics.NUCLEUS)
-    return recovery_numbers(recover(blocks, ids, data.truth, lambda log_p: truncate(log_p, nucleus) > 0))
-
-
-def validity(data: Data, new: np.ndarray) -> dict[str, float]:
-    """The column of that name for the sampled ids (n, new) after the prompts.
-
-    nan if no document starts in the texts; {} where the truth is not known.
-    """
-    if data.truth is None:
-        return {}
-    allowed = data.truth.judge(data.prompts.prompt, new).compressed()
-    share = float(allowed.mean()) if len(allowed) else math.nan
-    return {"validity": share, "judged_tokens": len(allowed)}
-
-
-# -----------------------------------------------------------------------------
 # References
 
 
@@ -235,9 +177,7 @@ def reference_row(name: str, data: Data, s: Settings) -> tuple[dict[str, Any], l
     """The row of a reference, which no model wrote, and its texts."""
     new = reference_texts(name, data.prompts, data.train.ids, s)
     texts = decode(data.tokenizer, data.prompts.prompt, new, s)
-    perfect = recovery(data, s, None) if name == "human" else {}
-    numbers = text_metrics(texts, s.loops, s.words, s.tokenize)
-    return {"name": name, **numbers, **validity(data, new), **perfect}, texts
+    return {"name": name, **text_metrics(texts, s.loops, s.words, s.tokenize)}, texts
 
 
 def text_intervals(texts: list[str], halves: int, tokenize: str = SPACED) -> dict[str, float]:

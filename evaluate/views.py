@@ -52,7 +52,7 @@ def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> pd.DataFrame:
 
 def table_of(summary: list[Row], columns: Sequence[Column]) -> pd.DataFrame:
     """The cells of a summary's rows, a column a title."""
-    human = next((row for row in summary if row["name"] == "human"), {})
+    human = next((row for row in summary if row.get("reference")), {})
     lines = [[row["name"], *(cell(row, c, human) for c in columns)] for row in summary]
     return table(["", *(c.title for c in columns)], lines)
 

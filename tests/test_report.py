@@ -16,10 +16,10 @@ from common.errors import UserError
 from common.places import corpora
 from config.defaults import TrainConfig
 from data.open import load_tokenizer, prepared, tokenizer_of
-from data.tokens import open_held_out
+from data.tokens import open_tokens
 from evaluate.measure import open_runs
 from evaluate.report.page import render
-from evaluate.report.runs import BEFORE, Drawing, examine, spread_places, word_text
+from evaluate.report.runs import Drawing, examine
 from evaluate.report.tables import ReportedTable, data_url, open_table
 from evaluate.sampling import held_out_prompts, weight_draws
 from evaluate.store import Store
@@ -183,16 +183,15 @@ def trained_runs(folder, tmp_path_factory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def examined(folder, trained_runs):
-    split, asked = open_held_out(folder / "test.bin"), open_runs([str(p) for p in trained_runs])
+    split, asked = open_tokens(folder / "test.bin"), open_runs([str(p) for p in trained_runs])
     prompts = held_out_prompts(split.ids, 6, 18, NEW)
-    places = spread_places(split, 31, 3)
     how = Drawing(torch.device("cpu"), "float32", 3, 0)
-    return split, places, examine(asked, split, tokenizer_of(asked[0].ckpt), prompts, places, how)
+    return split, examine(asked, split, tokenizer_of(asked[0].ckpt), prompts, how)
 
 
 def ids_of(examined, run: str, at: int) -> tuple[torch.Tensor, list]:
     """The prompt's ids (1, P), and the tokens that the run wrote after it."""
-    split, _, runs = examined
+    split, runs = examined
     tokens = runs.prompts[at].continuations[run]
     prompt = held_out_prompts(split.ids, 6, 18, NEW).prompt[at]
     return torch.from_numpy(prompt)[None], tokens
@@ -211,51 +210,6 @@ def test_each_token_has_the_probability_that_it_was_drawn_with(examined, trained
         assert all(t.epistemic is not None and t.epistemic > -1e-6 for t in tokens)
 
 
-def test_next_words_stand_beside_the_truth(examined, trained_runs):
-    split, places, runs = examined
-    model, ckpt = load_model(trained_runs[0])
-    tokenizer = tokenizer_of(ckpt)
-    assert len(runs.contexts) == len(places) == 3
-    for (start, target, stop), context in zip(places, runs.contexts):
-        at = start + 1 + target
-        before = split.ids[max(start + 1, at - BEFORE) : at].tolist()
-        while split.truth.end in before:  # the words of its document alone
-            before = before[before.index(split.truth.end) + 1 :]
-        assert stop == target + 1 and context.before == tokenizer.decode(before)
-        truth = split.truth.probs(np.array([at]))[0]
-        read = torch.from_numpy(split.ids[start:at].astype(np.int64))[None]
-        said = model.log_probs(read, weight_draws(model, ckpt.record, 3, 0))[0, -1].exp()
-        *words, alternatives, forbidden = context.words
-        valid, observed = truth > 0, int(split.ids[at])
-        assert [w.text for w in words if w.kind == "observed"] == [word_text(tokenizer, observed)]
-        on_valid = torch.from_numpy(valid)
-        due = truth[valid].sum() - truth[observed], float(said[on_valid].sum() - said[observed])
-        assert alternatives.probabilities[:2] == pytest.approx(due, abs=1e-4)
-        assert forbidden.probabilities[:2] == pytest.approx((0, float(said[~on_valid].sum())), abs=1e-4)
-        assert words[0].probabilities[0] == truth.max()
-        ids = [tokenizer.encode(w.text)[0] if w.text != r"\n" else split.truth.end for w in words]
-        assert [w.probabilities[0] for w in words] == truth[ids].tolist()
-        assert [w.probabilities[1] for w in words] == pytest.approx(said[ids].tolist(), abs=1e-5)
-        (worst,) = (i for i, w in zip(ids, words) if w.kind == "forbidden")
-        believed = said.numpy() * ~valid
-        assert truth[worst] == 0 and believed[worst] > 0 and len(runs.names) == 2
-
-
-def test_a_word_is_marked_where_the_language_forbids_it(examined):
-    split, _, runs = examined
-    machine, prompts, marked = split.truth.machine, held_out_prompts(split.ids, 6, 18, NEW).prompt, 0
-    for at, prompt in enumerate(runs.prompts):
-        for tokens in prompt.continuations.values():
-            ids = tokenizer_ids(tokens, split)
-            states = machine.parse(np.concatenate([prompts[at], ids])[None], -1)[0, 18:]
-            due = [s >= 0 and machine.probs(np.array([s]))[0, i] == 0 for s, i in zip(states, ids)]
-            assert [t.forbidden for t in tokens] == due
-            marked += sum(due)
-    page = Page(render([], runs))
-    wrong = [a for tag, a in page.tags if a.get("class") == "token wrong"]
-    assert len(wrong) == marked > 0 and all("forbids" in a["title"] for a in wrong)
-
-
 @pytest.mark.parametrize("table", [True, False])
 def test_prompts_are_as_long_as_the_tables(folder, trained_runs, seeds, tmp_path, table):
     """Without a table a third of what the runs read, if that is less than usual."""
@@ -264,8 +218,6 @@ def test_prompts_are_as_long_as_the_tables(folder, trained_runs, seeds, tmp_path
     page = Page(out.read_text(encoding="utf-8"))
     tokens = [a for tag, a in page.tags if a.get("class", "").startswith("token")]
     assert len(tokens) == 32 - (4 if table else 10) and all("--nll:" in a["style"] for a in tokens)
-    bars = [a["style"] for _, a in page.tags if a.get("class") == "bar"]
-    assert bars and all(0 <= float(style.removeprefix("--p:")) for style in bars)
 
 
 # ---- mistakes

@@ -18,7 +18,7 @@ from data.open import folder_of, load_tokenizer, prepared, tokenizer_of
 from data.prepare.bpe import train_bpe
 from data.text.prepare import corpus as text
 from data.tokenizers import ByteTokenizer, FileTokenizer, WordTokenizer, added, read_tokenizer, tokenizer_name
-from data.tokens import open_held_out
+from data.tokens import open_tokens
 from evaluate.jobs import Job
 from tests.fixtures import TINY, synthetic_text, train_in_process
 from training.run import Run
@@ -164,7 +164,7 @@ def test_a_byte_level_file_without_all_bytes_is_not_ours(tmp_path):
 def test_the_text_is_encoded_as_a_whole(make, source, tmp_path):
     """As the tokenizer itself does it: with its tokens of several line ends, and one space at the start."""
     out = text.prepare(tmp_path / "out", str(written(tmp_path / "their.json", make())), str(source))
-    tokenizer, split = load_tokenizer(out), open_held_out(out / "test.bin")
+    tokenizer, split = load_tokenizer(out), open_tokens(out / "test.bin")
     content = (source / "test/a.txt").read_text()
     assert split.ids.tolist() == tokenizer.encode(content)
     assert tokenizer.decode(split.ids) == content
@@ -180,7 +180,7 @@ def test_a_text_that_does_not_come_back(old, new, counted, source, tmp_path):
     model = byte_level()
     model.normalizer = normalizers.Replace(old, new)
     out = text.prepare(tmp_path / "out", str(written(tmp_path / "lossy.json", model)), str(source))
-    split, lines = open_held_out(out / "test.bin"), (source / "test/a.txt").read_text().splitlines(True)
+    split, lines = open_tokens(out / "test.bin"), (source / "test/a.txt").read_text().splitlines(True)
     assert split.info["changed_lines"] == sum(old in line for line in lines)
     assert [split.words is not None, split.bytes is not None] == [counted] * 2
 

@@ -15,9 +15,9 @@ from common.places import modules
 from config.defaults import TrainConfig
 from data.batches import BatchSource, TextSource, Windows
 from data.open import corpus_of, kept_path, load_tokenizer, prepared
-from data.tokens import TokenFile, open_held_out, open_tokens, open_truth, read_made
-from evaluate.metrics import Recovery, Window, document_windows, perplexity, training_windows
-from evaluate.scoring import Score, document_blocks, recover, recovery_numbers, score
+from data.tokens import open_tokens, read_made
+from evaluate.metrics import perplexity
+from evaluate.scoring import Score, score
 from heads import SampledSoftmax, Weights
 from model import LanguageModel, Plan
 from training.checkpoint import Saveable
@@ -26,7 +26,6 @@ from training.labels import open_labels
 from training.schedule import derived_seed, lower_bias, sized_as_start
 
 T = TypeVar("T")
-TRUTH_WINDOWS = 128  # of a split, in the log of a corpus whose truth is known
 
 
 # -----------------------------------------------------------------------------
@@ -154,8 +153,7 @@ class TextTask:
     def __init__(self, config: TrainConfig, procs: Processes):
         c = self.config = config
         folder = procs.rank0_first(lambda: Path(c.data or prepared(c.dataset, c.tokenizer, c.source)))
-        train, self.val = open_tokens(folder / "train.bin"), open_held_out(folder / "validation.bin")
-        self.train = train._replace(truth=open_truth(train))
+        self.train, self.val = open_tokens(folder / "train.bin"), open_tokens(folder / "validation.bin")
         tokenizer = load_tokenizer(folder)
         self.tokenizer: Saveable | None = tokenizer
         self.info: dict[str, Any] = {
@@ -200,8 +198,8 @@ class TextTask:
 
     def evaluate(self, evaluator: Evaluator, last: bool) -> Evaluation:
         """The NLL of the validation split as the trunk reads it, of all its windows or of `eval_windows`; and
-        of what the trunk can do else (`Trunk.plans`), and where the truth is known how far the model is from
-        it. A sparse head, which has no finite NLL, is judged by PPL_eps."""
+        of what the trunk can do else (`Trunk.plans`). A sparse head, which has no finite NLL, is judged by
+        PPL_eps."""
         c, trunk = self.config, evaluator.model.trunk
         plans, sparse = trunk.plans(self.val.ids, self.val.given), evaluator.model.head.head.sparse
         own = next(iter(plans.values()), None)
@@ -220,11 +218,6 @@ class TextTask:
         elif usual.part:
             logged["val_nll_windows"] = criterion
 
-        # what the text says of the alternatives: in the log one sees how a head moves them
-        val, train = self.val, self.train  # in the latter: what it has learnt by heart
-        logged |= self.recovery(evaluator, val, lambda ends: document_windows(ends, trunk.context))
-        trained_on = lambda ends: training_windows(ends, c.block_size, trunk.context)
-        logged |= self.recovery(evaluator, train, trained_on, "train_")
         for name, plan in plans.items() if len(plans) > 1 else ():
             other = s if plan is own else self.validation_score(evaluator, plan, s.part)
             logged[f"val_ppl_{name}"] = perplexity(other.nll, other.tokens)
@@ -248,35 +241,6 @@ class TextTask:
         s = evaluator.shared(work)
         nll, tokens, zeros, eps_nll = procs.sums([s.nll, s.tokens, s.zeros, s.eps_nll])
         return s._replace(nll=nll, tokens=int(tokens), zeros=int(zeros), eps_nll=eps_nll)
-
-    def recovery(
-        self,
-        evaluator: Evaluator,
-        split: TokenFile,
-        windows: Callable[[np.ndarray], list[Window]],
-        prefix: str = "",
-    ) -> dict[str, Any]:
-        """What the log says where the truth is known: how far the model is from it (metrics.Recovery).
-
-        Above all its mass on the observed token, on valid alternatives, and on the rest. Over the first
-        `windows` of the split, the same at every evaluation. `prefix`: of the names. Interrupted as in
-        `validation_score`.
-        """
-        ids, truth, procs = split.ids, split.truth, evaluator.procs
-        if truth is None or not evaluator.model.trunk.forwards:
-            return {}
-        plan = windows(np.flatnonzero(ids == truth.end))[:TRUTH_WINDOWS]
-
-        def work(draws: list[Weights]) -> Recovery:
-            blocks = document_blocks(
-                *(evaluator.model, ids, plan[evaluator.share], draws, procs.device, evaluator.config.dtype),
-                progress=evaluator.until_stopped,
-            )
-            return recover(blocks, ids, truth)
-
-        recovery = evaluator.shared(work)
-        recovery.set_totals(procs.sums(recovery.totals()))
-        return recovery_numbers(recovery, prefix)
 
     def test(self, evaluator: Evaluator, criterion: dict[str, float]) -> None:
         """Nothing: eval_diversity.py scores the test split."""

@@ -31,13 +31,7 @@ def shades(token: Token, scale: dict[str, float]) -> str:
 def token_title(token: Token) -> str:
     """What a token says of itself."""
     epistemic = "" if token.epistemic is None else f", epistemic {token.epistemic:.3f}"
-    forbidden = ", the language forbids it here" if token.forbidden else ""
-    return f"p = {token.p:.3f}, -log p {token.nll:.2f}{epistemic}{forbidden}"
-
-
-def probability(p: float) -> str:
-    """Three places; a zero that is exact has none."""
-    return f"{p:.3f}" if p else "0"
+    return f"p = {token.p:.3f}, -log p {token.nll:.2f}{epistemic}"
 
 
 def render(
@@ -52,6 +46,6 @@ def render(
     command   what the page says that it was made by
     """
     shown = {"tables": tables, "runs": runs, "settings": settings, "command": command}
-    shown |= {"shades": shades, "token_title": token_title, "probability": probability}
+    shown |= {"shades": shades, "token_title": token_title}
     shown |= {"style": inline("style.css"), "script": inline("script.js"), "date": date.today().isoformat()}
     return PAGES.get_template("page.html").render(shown) + "\n"

@@ -29,7 +29,7 @@ from common.config import Dtype, Field, Natural, NonNegative, Positive, Seed
 from common.device import choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError
 from common.log import progress_bar
-from data.tokens import open_held_out
+from data.tokens import open_tokens
 from evaluate.checks import check_comparable, check_planned
 from evaluate.decoding import Decoding
 from evaluate.measure import Measure, NamedRun, Session, open_runs
@@ -147,7 +147,7 @@ class ImagesSession(Session):
         folder, self.layout, codec = what_is_drawn(runs[0].ckpt, c.data)
         if codec is None:
             raise UserError(f"{folder} holds another program's codes: --measure=orders scores them")
-        self.codec, self.data = codec, open_held_out(folder / f"{c.split}.bin")
+        self.codec, self.data = codec, open_tokens(folder / f"{c.split}.bin")
         images = read_source(self.data.info["source"]).open()
         self.classifier = load_classifier(c.classifier, images)
         real, self.others = halves(getattr(images, c.split), c.images)  # as many, with nothing in common

@@ -9,16 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-# by the package's name: installed, no module of ours is called `evaluation` beside other people's
-from nanoheads.evaluate.metrics import (
-    EVERY,
-    NUCLEUS,
-    Calibration,
-    Recovery,
-    document_windows,
-    positions_of,
-    read_windows,
-)
+# by the package's name: installed, no module of ours is called `evaluate` beside other people's
+from nanoheads.evaluate.metrics import Calibration
 from nanoheads.labs.sequences.questions import KINDS, questions
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -26,10 +18,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from .grammar.grammar import LanguageSettings, build_language, documents
+from .recovery import Window, document_windows, means, position_numbers, positions_of
 
 CONTEXT = 128  # tokens, as config/grammar.py has it
 OFF = 1e-3  # how far from 1 a sum of probabilities may be: float16 rounds log-probabilities so far
 DRAWS = 1000  # of the bootstrap
+NUCLEUS = 0.9  # top_p of the coverage
+EVERY = 8  # the coverage is measured at one position of so many, because it takes sorting
 ROWS = 1024  # of a file that are read at a time
 
 SPLITS = "train", "validation", "test"
@@ -188,7 +183,8 @@ class Language:
         batch    how many windows of so many tokens it reads at a time
         trust_remote_code  whether code that lies in the folder may run
 
-        The names are those of `Recovery.means`, and "ece" (`Calibration`) over the same tokens. Under
+        The names are those of `recovery.means`, "coverage", p's mass on the words that sampling with top_p =
+        0.9 can reach, at every eighth token, and "ece" (`Calibration`) over the same tokens. Under
         NAME_ci is half of the 95% interval over documents: 1.96 standard deviations of the number over 1000
         bootstrap samples of them (Efron 1979); nan where the number is infinite. "coverage" is of sampling
         with top_p = 0.9, measured at every eighth token.
@@ -207,35 +203,37 @@ class Language:
             blocks = blocks_of(ours, ids, plan, context, batch, V)
         totals = self._totals(blocks, ids, ends)
         count = {"split": split, "context": context, "documents": len(totals)}
-        return bootstrap_intervals(totals) | count | {"tokens": int(totals[:, 0].sum())}
+        return bootstrap_intervals(totals) | count | {"tokens": int(totals[:, 2].sum())}
 
     def _totals(self, blocks: Iterator[Block], ids: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """What is counted in each document (D, K): `Recovery.totals`, and the bins of `Calibration`."""
+        """What is summed in each document (D, K): what is covered, of how many tokens, the bins of
+        `Calibration`, and `position_numbers`."""
         states = self.machine.parse_stream(ids)
-        sums: dict[int, tuple[Recovery, Calibration]] = {}
+        sums: dict[int, np.ndarray] = {}
         for at, log_p in blocks:
             log_p = normalise(log_p if log_p.dtype == torch.float64 else log_p.float(), at)
-            p, picked, reach = self.machine.probs(states[at]), at % EVERY == 0, np.zeros(log_p.shape, bool)
-            reach[picked] = nucleus(log_p[torch.from_numpy(picked)].softmax(1)).numpy()
+            p, picked, covered = self.machine.probs(states[at]), at % EVERY == 0, np.zeros(len(at))
+            reach = nucleus(log_p[torch.from_numpy(picked)].softmax(1)).numpy()
+            covered[picked] = np.where(reach, p[picked], 0).sum(1)
+            numbers = np.column_stack([covered, picked, position_numbers(log_p.numpy(), p, ids[at])])
             top, best = log_p.max(1)
             confidence, right = top.exp().clamp(max=1).numpy(), best.numpy() == ids[at]
             document = np.searchsorted(ends, at)
             for n in np.unique(document):
-                rows = document == n
-                recovery, calibration = sums.setdefault(n, (Recovery(), Calibration()))
-                recovery.add(log_p.numpy()[rows], p[rows], ids[at[rows]])
-                recovery.add_coverage(p[rows & picked], reach[rows & picked])
-                calibration.add(confidence[rows], right[rows])
-        return np.array([[*r.totals(), *c.count, *c.confidence, *c.correct] for r, c in sums.values()])
+                rows, bins = document == n, Calibration()
+                bins.add(confidence[rows], right[rows])
+                counted = [*numbers[rows].sum(0), *bins.count, *bins.confidence, *bins.correct]
+                sums[n] = sums.get(n, 0) + np.array(counted)
+        return np.array([*sums.values()])
 
 
 def score_numbers(totals: np.ndarray) -> dict[str, float]:
-    """The numbers of what is counted (K,) in some documents."""
-    recovery, calibration = Recovery(), Calibration()
-    bins = totals[-3 * len(calibration.count) :]
-    recovery.set_totals(totals[: -len(bins)])
+    """The numbers of what is summed (K,) in some documents."""
+    calibration = Calibration()
+    (covered, picked), sums, bins = np.split(totals, [2, -3 * len(calibration.count)])
     calibration.count, calibration.confidence, calibration.correct = bins.reshape(3, -1)
-    return recovery.means() | {"ece": calibration.ece()}
+    coverage = covered / picked if picked else np.nan
+    return {**means(sums), "coverage": float(coverage), "ece": calibration.ece()}
 
 
 def bootstrap_intervals(totals: np.ndarray) -> dict[str, Any]:
@@ -292,12 +290,17 @@ def nucleus(p: Tensor) -> Tensor:
     return ~torch.zeros_like(beyond).scatter_(1, at, beyond)
 
 
-def blocks_of(model: Model, ids: np.ndarray, plan: list, context: int, batch: int, V: int) -> Iterator[Block]:
+def blocks_of(
+    model: Model, ids: np.ndarray, plan: list[Window], context: int, batch: int, V: int
+) -> Iterator[Block]:
     """The model's log-probabilities of all tokens that count, a few windows at a time."""
     for i in tqdm(range(0, len(plan), batch), desc="scoring", leave=False, disable=None):
-        tokens, counted, at = read_windows(ids, plan[i : i + batch], context)
-        log_p = as_tensor(model(torch.from_numpy(tokens)), (*tokens.shape, V))
-        yield at, log_p[torch.from_numpy(counted)].cpu()
+        starts, stops = np.array(plan[i : i + batch]).T[:, :, None]  # (B, 1) each
+        # beyond the text anything will do: nothing that counts sees it
+        inputs, counted = starts + np.arange(context), np.arange(context) < stops
+        tokens = torch.from_numpy(ids[np.minimum(inputs, len(ids) - 1)].astype(np.int64))
+        log_p = as_tensor(model(tokens), (*tokens.shape, V))
+        yield inputs[counted] + 1, log_p[torch.from_numpy(counted)].cpu()
 
 
 def load_transformers(folder: Path, V: int, context: int, trust_remote_code: bool) -> Model:

@@ -174,6 +174,16 @@ class CutDocuments(NamedTuple):
     def log_probs(self, text: np.ndarray, asked: np.ndarray) -> np.ndarray:
         return ForwardBackward(self.machine).log_probs(text, asked)
 
+    @property
+    def end(self) -> int:
+        """The word that ends a document."""
+        return self.machine.end
+
+    def after(self, ids: np.ndarray) -> np.ndarray | None:
+        """p(next word | ids) (V,) where `ids` (T,) begin a document; None where the grammar forbids one."""
+        state = self.machine.parse(np.append(ids, self.machine.end)[None])[0, -1]
+        return None if state == UNKNOWN else self.machine.probs(np.array([state]))[0]
+
     def judge(self, texts: np.ndarray) -> dict[str, float]:
         M, klass = self.machine, self.machine.klass[texts]
         states = M.parse(texts, UNKNOWN)

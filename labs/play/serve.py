@@ -27,9 +27,9 @@ from markupsafe import Markup
 from common.config import Dtype, Field, Positive, Seed, cli, read
 from common.device import autocast, choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError
-from data.open import tokenizer_of
+from common.places import corpora
+from data.open import corpus_of, tokenizer_of
 from data.tokenizers import Tokenizer, added, ids_of
-from data.tokens import Truth
 from evaluate.checks import check_comparable, check_text, open_split
 from evaluate.decoding import Decoding, truncate
 from evaluate.measure import open_runs
@@ -73,9 +73,7 @@ class Player(NamedTuple):
 class Playground:
     """What the page asks: runs of one vocabulary, and the truth of their language where it is known."""
 
-    def __init__(
-        self, players: list[Player], tokenizer: Tokenizer, truth: Truth | None, dtype: str, start: str = ""
-    ):
+    def __init__(self, players: list[Player], tokenizer: Tokenizer, truth: Any, dtype: str, start: str = ""):
         self.players, self.tokenizer, self.truth = players, tokenizer, truth
         self.dtype, self.start = dtype, start
         self.device = next(players[0].model.parameters()).device
@@ -216,7 +214,16 @@ def open_playground(c: PlayConfig) -> Playground:
         draws = weight_draws(model, ckpt.record, c.samples, c.seed, dtype)
         players.append(Player(run.name, f"head {ckpt.config.head}", model, draws))
     tokenizer, split = tokenizer_of(runs[0].ckpt), open_split(runs, c.data, c.split)
-    return Playground(players, tokenizer, split.truth, dtype, tokenizer.decode(split.ids[:8].tolist()))
+    # where the next word's distribution is known (labs/known_language/two_sided.py): of few corpora's truths
+    dataset = runs[0].ckpt.config.dataset
+    truth = corpus_of(dataset).truth(split.info["source"], 1) if dataset in corpora() else None
+    return Playground(
+        players,
+        tokenizer,
+        truth if hasattr(truth, "after") else None,
+        dtype,
+        tokenizer.decode(split.ids[:8].tolist()),
+    )
 
 
 def main(argv: list[str]) -> int:

@@ -23,7 +23,6 @@ from data.open import tokenizer_of
 from data.tokenizers import ids_of
 from data.tokens import open_tokens
 from evaluate import metrics
-from evaluate.columns import Column
 from evaluate.diversity import SPACED, cut
 from evaluate.sampling import WEIGHT_DRAWS, held_out_prompts
 from evaluate.scoring import windows
@@ -128,24 +127,6 @@ def mauve_version() -> str:
         return ""
 
 
-COLUMNS = (
-    Column(
-        "gen_ppl",
-        "Gen. PPL",
-        ".1f",
-        "human",
-        "exp(the scorer's NLL / tokens of the scorer) of the texts given their prompts",
-    ),
-    Column(
-        "mauve",
-        "MAUVE",
-        ".3f",
-        "human",
-        "of the texts and as many human ones of the other held-out split, by hidden states of the scorer",
-    ),
-)
-
-
 def other_texts(data: Data, s: Settings) -> list[str]:
     """As many human texts to compare with, cut to the same number of words.
 
@@ -169,7 +150,7 @@ def judge(path: str, data: Data, s: Settings, device: torch.device) -> "Judge":
 
 
 class Judge:
-    """The COLUMNS of a table: what its scorer says of the texts of each row.
+    """The columns of columns.py: what its scorer says of the texts of each row.
 
     sha256  of the scorer's weights
     words   that each text is cut to, as `tokenize` finds them

@@ -11,7 +11,7 @@ import torch
 import table
 from common.errors import UserError
 from data.open import prepared
-from data.tokens import SPLITS, open_held_out
+from data.tokens import SPLITS, open_tokens
 from evaluate.store import Store
 from labs.climbs import records
 from labs.climbs.rates import HIGHEST, LENGTH, LOWEST, RATES, WORDS, tokens_of
@@ -118,7 +118,7 @@ def test_splits_are_by_aircraft(source, tmp_path):
     assert folder.name == "words-flights"
     seen = {}
     for split, aircraft in zip(SPLITS, (10, 1, 1)):
-        held = open_held_out(folder / f"{split}.bin")
+        held = open_tokens(folder / f"{split}.bin")
         assert held.given == 1 and held.info["length"] == LENGTH
         rows = held.ids[:-1].reshape(-1, LENGTH)
         seen[split] = set(np.median(rows, 1))  # each aircraft climbs at a rate of its own

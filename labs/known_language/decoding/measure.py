@@ -17,7 +17,6 @@ entropy    of q, nats
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,25 +24,20 @@ import torch
 from torch import Tensor
 
 from common.config import Dtype, Field, Positive, Seed
-from common.device import choose_dtype, get_device, get_dtype
-from common.errors import UserError
-from common.log import progress_bar
-from data.tokens import TokenFile, Truth
-from evaluate.checks import check_comparable, check_planned, open_split
+from common.device import choose_dtype, get_device
+from evaluate.checks import check_comparable, open_split
 from evaluate.decoding import Decoding, truncate
 from evaluate.measure import Measure, NamedRun, Session, open_runs
-from evaluate.metrics import Window, document_windows
-from evaluate.sampling import weight_draws
-from evaluate.scoring import document_blocks, spread, truth_blocks
+from evaluate.scoring import spread
 from evaluate.store import Row
 from evaluate.summary import grouped
 from evaluate.views import View, mean, problems, table
-from labs.known_language.grammar.truth import KIND
+from labs.known_language.library import Block, Model, blocks_of
+from labs.known_language.recovery import document_windows
+from labs.known_language.truth.measure import LoadedRun, check_known, language_of
 from model import context
-from training.run import Degenerate, load_model
 
 Temperature = Annotated[float, Field(gt=0)]
-Blocks = Iterator[tuple[np.ndarray, Tensor]]
 NUMBERS = ("tv", "js", "brier", "forbidden", "lost", "entropy")
 # cut -> its values, the mildest last
 VALUES: dict[str, list[float]] = {
@@ -99,13 +93,13 @@ def position_numbers(q: Tensor, p: Tensor) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def average_numbers(blocks: Blocks, truth: Truth, points: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """NUMBERS of each point, means over the positions of `blocks` (evaluate.scoring)."""
+def average_numbers(
+    blocks: Iterator[Block], true: Callable[[np.ndarray], np.ndarray], points: list[dict[str, Any]]
+) -> dict[str, list[float]]:
+    """NUMBERS of each point, means over the positions of `blocks`; `true`: positions (n,) -> p (n, V)."""
     sums, count = {key: np.zeros(len(points)) for key in NUMBERS}, 0
     for at, log_m in blocks:
-        if log_m.isnan().any():
-            raise Degenerate("its log-probabilities are not numbers")
-        ps = torch.from_numpy(truth.probs(at)).to(log_m)
+        ps = torch.from_numpy(true(at)).to(log_m)
         for log_part, p in zip(log_m.split(32), ps.split(32)):  # which stay in the cache of a core
             for i, c in enumerate(points):
                 for key, value in position_numbers(truncate(log_part, Decoding(**c)), p).items():
@@ -130,41 +124,31 @@ class DecodingSession(Session):
         runs = open_runs(c.checkpoints)
         check_comparable(runs)
         self.subjects: Sequence[NamedRun] = runs
-        self.data: dict[str, Any] = {
-            split: open_split(runs, c.data, split) for split in ("validation", "test")
-        }
-        for data in self.data.values():
-            if data.truth is None:
-                raise unknown_truth(str(data.path.parent))
+        self.data = {split: open_split(runs, c.data, split) for split in ("validation", "test")}
+        self.languages = {split: language_of(data) for split, data in self.data.items()}
         self.block_size = min(context(run.ckpt.record) for run in runs)
         hashes = {split: data.info["sha256"] for split, data in self.data.items()}
         self.settings = decoding_settings(c) | {"block_size": self.block_size, "dtype": self.dtype, **hashes}
 
     def references(self) -> list[Row]:
         """The truth as a model: what a cut takes from it."""
-        return [{"name": "truth", **self._both(lambda data, plan: truth_blocks(data.truth, plan))}]
+        return [{"name": "truth", **self._both(self.languages["test"].log_probs)}]
 
     def numbers(self, subject: NamedRun) -> Row:
         """Of each split the numbers at each point of `grid`."""
-        model, ckpt = load_model(subject.path, device=self.device, dtype=get_dtype(self.dtype))
-        draws = weight_draws(model, ckpt.record, self.c.samples, self.c.seed, self.dtype)
+        return self._both(LoadedRun(subject, self.c, self.device, self.dtype))
 
-        def blocks(data: TokenFile, plan: list[Window]) -> Blocks:
-            bar = partial(progress_bar, desc=f"{subject.name}: {data.path.stem}", leave=False)
-            return document_blocks(model, data.ids, plan, draws, self.device, self.dtype, progress=bar)
-
-        return self._both(blocks)
-
-    def _both(self, blocks: Callable[[Any, list[Window]], Blocks]) -> Row:
+    def _both(self, model: Model) -> Row:
         out, points = {}, point_settings(self.c.temperatures, ALONE, VALUES)
-        for split, data in self.data.items():
-            plan = document_windows(np.flatnonzero(data.ids == data.truth.end), self.block_size)
-            out[split] = average_numbers(blocks(data, spread(plan, self.c.windows)), data.truth, points)
+        for split, language in self.languages.items():
+            machine, ids = language.machine, getattr(language, split)
+            states = machine.parse_stream(ids)
+            plan = spread(
+                document_windows(np.flatnonzero(ids == machine.end), self.block_size), self.c.windows
+            )
+            blocks = blocks_of(model, ids, plan, self.block_size, 16, machine.V)
+            out[split] = average_numbers(blocks, lambda at: machine.probs(states[at]), points)
         return out
-
-
-def unknown_truth(corpus: str) -> UserError:
-    return UserError(f"dataset = {corpus}: the decoding measure needs a language whose truth is known")
 
 
 def decoding_settings(c: DecodingConfig) -> dict[str, Any]:
@@ -229,9 +213,7 @@ class DecodingMeasure(Measure):
     name, config, session = "decoding", DecodingConfig, DecodingSession
 
     def check(self, c: DecodingConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        check_planned(wanted)
-        if others := {config["dataset"] for config in wanted} - {KIND}:
-            raise unknown_truth(min(others))
+        check_known(wanted)
         return decoding_settings(c)
 
     def view(self, rows: list[Row]) -> View:

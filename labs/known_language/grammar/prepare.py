@@ -3,12 +3,12 @@
     python labs/known_language/grammar/prepare.py [--source="seed=2 train=500000"] [--out=DIR] [--force]
 
 Deterministic by its settings (LanguageSettings). Those that are not the standard ones are in the folder's
-name, words-seed=2-train=500000, so that several stand side by side. Beside each split stand its exact
-distributions, SPLIT.truth.npz.
+name, words-seed=2-train=500000, so that several stand side by side. Whoever knows them knows the exact
+distributions: labs/known_language/library.py.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,8 @@ if __name__ == "__main__":
 from common.config import cli, read
 from common.errors import UserError, checking
 from data.prepare.corpus import Contents, PrepareConfig
-from data.tokens import TokenFile
 from labs.known_language.grammar.grammar import END, LanguageSettings, build_language, documents
 from labs.known_language.grammar.machine import Machine
-from labs.known_language.grammar.truth import write_truth
 from labs.sequences.generated import GeneratedCorpus, drawn_splits
 from labs.sequences.settings import GeneratorSettings
 from labs.sequences.two_sided import TwoSided
@@ -76,13 +74,8 @@ class GrammarCorpus(GeneratedCorpus):
 
     def contents(self, c: GrammarConfig) -> Contents:
         settings, words, machine, record = self.language(c.source)
-
-        def finish(splits: Mapping[str, TokenFile]) -> None:
-            for tokens in splits.values():
-                write_truth(tokens, machine)
-
         splits = drawn_splits(partial(document_lines, words, machine), settings)
-        return Contents(record, splits, words, finish=finish)
+        return Contents(record, splits, words)
 
 
 corpus = GrammarCorpus(__file__, GrammarConfig, GrammarSettings)

@@ -7,12 +7,12 @@ from scipy.special import entr, rel_entr
 
 from common.errors import UserError
 from data.open import prepared
-from data.tokens import open_held_out
+from data.tokens import open_tokens
 from evaluate.decoding import Decoding, truncate
-from evaluate.metrics import document_windows
-from evaluate.scoring import document_blocks
 from evaluate.store import Store
 from labs.known_language.decoding.measure import ALONE, NUMBERS, VALUES, Points, point_settings
+from labs.known_language.recovery import document_windows
+from labs.known_language.truth.measure import language_of
 from table import main
 from tests.fixtures import train_on
 from training.run import load_model
@@ -56,13 +56,14 @@ def rows(run, tmp_path_factory):
 )
 def test_a_row_is_what_brute_force_gives(rows, run, folder, point):
     """At each position of the chosen windows, one after the other, in float64."""
-    test, (model, _) = open_held_out(folder / "test.bin"), load_model(run)
-    plan = document_windows(np.flatnonzero(test.ids == test.truth.end), 64)
-    plan = [plan[len(plan) * share // 6] for share in (1, 3, 5)]  # the middles of its thirds
+    language, (model, _) = language_of(open_tokens(folder / "test.bin")), load_model(run)
+    plan = document_windows(np.flatnonzero(language.test == language.machine.end), 64)
     want = {key: [] for key in NUMBERS}
-    for at, log_m in document_blocks(model, test.ids, plan, model.head.draws(1, 0), "cpu", "float32"):
-        cut = truncate(log_m.double(), Decoding(**point)).numpy()
-        for p, q in zip(test.truth.probs(at), cut):
+    for share in (1, 3, 5):  # the middles of its thirds
+        start, stop = plan[len(plan) * share // 6]
+        text = torch.from_numpy(language.test[None, start : start + stop].astype(np.int64))
+        cut = truncate(model.log_probs(text, model.head.draws(1, 0))[0].double(), Decoding(**point)).numpy()
+        for p, q in zip(language.log_probs(text)[0].exp().numpy(), cut):
             want["tv"].append(np.maximum(q - p, 0).sum())
             want["js"].append((rel_entr(p, (p + q) / 2) + rel_entr(q, (p + q) / 2)).sum() / 2)
             want["brier"].append(((p - q) ** 2).sum())

@@ -2,33 +2,25 @@
 
 import math
 import re
-import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from nanoheads.labs.known_language import library
 
-import eval_diversity
-from common.log import entries
-from data.batches import Windows
+import table
 from data.open import folder_of, load_tokenizer, prepared
-from data.tokens import SPLITS, open_held_out, open_tokens, open_truth, read_made
-from evaluate import scoring, text_numbers
-from evaluate.columns import TRUTH
-from evaluate.metrics import document_windows, training_windows
-from evaluate.scoring import document_blocks, recover, recovery_numbers
-from evaluate.settings import PaperConfig, read_settings
+from data.tokens import SPLITS, open_tokens, read_made
 from evaluate.store import Store
-from evaluate.text import TextMeasure
-from evaluate.text_numbers import validity
+from labs.known_language.columns import COLUMNS
 from labs.known_language.grammar import prepare as grammar
 from labs.known_language.grammar.grammar import RULES, build_language, places
 from labs.known_language.grammar.machine import UNKNOWN, Machine
 from labs.known_language.grammar.prepare import GrammarSettings
+from labs.known_language.recovery import document_windows
+from labs.known_language.truth.measure import language_of, validity
 from tests.fixtures import chi_square, train_on
 from training.run import load_model
-from training.text import TRUTH_WINDOWS
 
 SOURCE = "seed=3 train=6000 validation=1500 test=1500 themes=5 nouns=12 verbs=8 adjectives=6 adverbs=4"
 NAMES = (
@@ -51,11 +43,6 @@ def documents(machine) -> list[np.ndarray]:
 def folder(tmp_path_factory):
     """A prepared folder. Read only."""
     return prepared("grammar", "words", SOURCE, tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
-def truth(folder):
-    return open_truth(open_tokens(folder / "validation.bin"))
 
 
 # ---- the machine ---------------------------------------------------------------------------------
@@ -203,60 +190,29 @@ def test_a_folder_is_named_by_its_settings(tmp_path):
     assert [*map(grammar.corpus.unusual_settings, records)] == ["", "seed=2 train=500000"]
 
 
-def test_other_rules_or_another_truth_are_refused(folder, tmp_path, monkeypatch):
-    out = shutil.copytree(folder, tmp_path / "out")
-    whole = (folder / "test.truth.npz").read_bytes()
-    for content in (whole, (folder / "validation.truth.npz").read_bytes()[:500], b""):
-        (out / "validation.truth.npz").write_bytes(content)
-        with pytest.raises(ValueError, match="validation.truth.npz"):
-            open_truth(open_tokens(out / "validation.bin"))
+def test_other_rules_are_refused(folder, monkeypatch):
     record = read_made(folder)["source"]
-    assert grammar.corpus.truth(record, 16)
+    assert grammar.corpus.truth(record, 16) and language_of(open_tokens(folder / "test.bin"))
     monkeypatch.setitem(RULES, "object", ((0.3, ""), (0.5, "np"), (0.2, "adverb")))
     with pytest.raises(ValueError, match="other rules"):
         grammar.corpus.truth(record, 16)
-
-
-def test_truth_round_trip(folder, truth, machine):
-    tokens = open_tokens(folder / "validation.bin")
-    assert np.array_equal(truth.states, machine.parse_stream(np.asarray(tokens.ids, np.int64)))
-    assert all(np.array_equal(a, b) for a, b in zip(truth.machine.tables, machine.tables))
-    p = truth.probs(np.arange(len(tokens.ids)))
-    assert p.dtype == np.float64 and np.abs(p.sum(1) - 1).max() < 1e-12
-    assert (p[np.arange(len(p)), tokens.ids] > 0).all()
-    assert truth.info["entropy"] == pytest.approx(-(p * np.log(np.where(p > 0, p, 1))).sum(1).mean())
-    assert truth.info["entropy_rate"] == machine.entropy_rate
+    with pytest.raises(ValueError, match="other rules"):
+        language_of(open_tokens(folder / "test.bin"))
 
 
 # ---- scoring against the truth -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("block", [16, 40])
-def test_document_windows(truth, block):
-    ends = np.flatnonzero(truth.states == 0)[1:] - 1
-    ends = np.append(ends, len(truth.states) - 1)
-    seen = np.zeros(len(truth.states), int)
-    for start, first, stop in document_windows(ends, block):
-        assert start in ends and first == 0 and 1 <= stop <= block
+def test_document_windows(machine, documents, block):
+    ids = np.concatenate(documents[:50])
+    ends, seen = np.flatnonzero(ids == machine.end), np.zeros(len(ids), int)
+    for start, stop in document_windows(ends, block):
+        assert start in ends and 1 <= stop <= block
         seen[start + 1 : start + 1 + stop] += 1
-    begins = np.concatenate(([0], ends + 1))[np.searchsorted(ends, np.arange(len(seen)))]
-    inside = np.arange(len(seen)) - begins  # place in the document
-    wanted = (inside < block) & (np.arange(len(seen)) > ends[0])
-    assert np.array_equal(seen, wanted.astype(int))
+    inside = np.concatenate([np.arange(len(d)) for d in documents[:50]])  # place in the document
+    assert np.array_equal(seen, (inside < block) & (np.arange(len(ids)) > ends[0]))
     assert document_windows(ends[:1], block) == []
-
-
-@pytest.mark.parametrize("block", [16, 40])
-def test_training_windows(folder, block):
-    """Of the windows of training, the targets whose document has its start in the window, after another."""
-    tokens = open_tokens(folder / "train.bin")
-    batches, ends = Windows(tokens, block), np.flatnonzero(tokens.ids == open_truth(tokens).end)
-    found = {w.start: range(w.first, w.stop) for w in training_windows(ends, block)}
-    assert all(start % block == 0 for start in found)
-    for i in range(len(batches)):
-        after = [t for t in range(block) if np.isin(i * block + np.arange(t + 1), ends).any()]
-        assert list(found.pop(i * block, [])) == after
-    assert not found
 
 
 # ---- training and the table ----------------------------------------------------------------------
@@ -271,87 +227,69 @@ def run(folder, tmp_path_factory):
     return out
 
 
-def test_the_log_of_a_run_has_the_masses(run, folder):
-    """Of the validation split, and of the first windows of the train split as the saved model gives them."""
-    log = [e for e in entries(run) if "val_nll" in e]
-    assert [e["step"] for e in log] == [20, 40]
-    for e in log:
-        assert e["mass_observed"] + e["mass_alternatives"] + e["mass_invalid"] == pytest.approx(1, abs=1e-4)
-    first, last = log
-    assert last["kl_truth_model"] < first["kl_truth_model"] and last["mass_observed"] > first["mass_observed"]
-    assert first["true_observed"] == last["true_observed"]
-    train = open_held_out(folder / "train.bin")
-    model, _ = load_model(run, "last")
-    plan = training_windows(np.flatnonzero(train.ids == train.truth.end), 64)[:TRUTH_WINDOWS]
-    blocks = document_blocks(model, train.ids, plan, model.head.draws(4, 0), "cpu", "float32")
-    found = recovery_numbers(recover(blocks, train.ids, train.truth), "train_")
-    assert found["train_document_tokens"] > 1000 and found["train_nll"] < last["document_nll"]
-    for key in ("train_nll", "train_kl_truth_model", "train_alternatives"):
-        assert last[key] == pytest.approx(found[key], rel=1e-4), key
+@pytest.fixture(scope="module")
+def rows(run, tmp_path_factory):
+    """The rows of the truth measure, by name, and what it wrote. Read only."""
+    out = tmp_path_factory.mktemp("table") / "two"
+    argv = ["--measure=truth", str(run), "--texts=8", "--places=3", "--device=cpu", f"--out={out}"]
+    assert table.main(argv) == 0
+    found = Store(out.with_suffix(".jsonl")).rows("truth")
+    return {row["name"]: row for row in found}, out.with_suffix(".md").read_text(encoding="utf-8")
 
 
-def test_the_table(run, folder, tmp_path):
-    out = tmp_path / "table"
-    argv = [str(run), "--texts=8", "--prompt_tokens=20", "--new_tokens=40", "--device=cpu", f"--out={out}"]
-    assert eval_diversity.main(argv) == 0
-    rows = {r["name"]: r for r in Store(out.with_name("table.jsonl")).rows("text")}
-    model, human = rows["baseline"], rows["human"]
-    columns = [c.key for c in TRUTH]
-    assert all(math.isfinite(model[k]) for k in columns)
-    assert [human[k] for k in columns if k != "coverage"] == pytest.approx([1, 0, 0, 0, 0, 1, 0, 1], abs=1e-9)
-    assert 0.9 <= human["coverage"] < 1 and 0 < rows["loop"]["validity"] < 1
-    assert rows["unigram noise"]["validity"] < 0.5
-    above_truth = math.exp(model["document_nll"] - model["document_true_nll"])
-    assert model["ppl_floor"] == pytest.approx(above_truth) and model["ppl_floor"] > 1
-
-
-def test_a_run_has_the_same_score_in_the_library(run, folder, monkeypatch):
+def test_a_run_has_the_same_score_in_the_library(run, folder, rows):
     """And the library's splits are the prepared ones."""
-    lang = library.Language(**vars(GrammarSettings.parse(SOURCE)))
+    lang, (model, _) = library.Language(**vars(GrammarSettings.parse(SOURCE))), load_model(run)
     for split in SPLITS:
         assert np.array_equal(getattr(lang, split), open_tokens(folder / f"{split}.bin").ids), split
-    for module in (scoring, library):  # the coverage at every position
-        monkeypatch.setattr(module, "EVERY", 1)
-    model, _ = load_model(run)
-    held = open_held_out(folder / "test.bin")
-    data = SimpleNamespace(split=held, truth=held.truth)
-    settings, draws = SimpleNamespace(block_size=64, dtype="float32"), model.head.draws(1, 0)
-    ours = text_numbers.recovery(data, settings, model, draws)
-    log_probs = lambda x: model.head.log_probs(model.trunk(x).flatten(0, 1), draws).unflatten(0, x.shape)
-    theirs = lang.score(log_probs, context=64)
-    keys = [c.key for c in TRUTH if c.key != "validity"]
-    assert [theirs[k] for k in keys] == pytest.approx([ours[k] for k in keys], rel=1e-5)
-    assert (theirs["nll"], theirs["tokens"]) == (pytest.approx(ours["document_nll"]), ours["document_tokens"])
+    theirs = lang.score(lambda x: model.log_probs(x, model.head.draws(1, 0)), context=64)
+    ours, truth = rows[0]["baseline"], rows[0]["truth"]
+    assert ours["split"] == theirs.pop("split") == "test"
+    assert {key: ours[key] for key in theirs} == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+    keys = [c.key for c in COLUMNS if c.key != "coverage"]
+    assert [truth[k] for k in keys] == pytest.approx([1, 0, 0, 0, 0, 1, 0, 1], abs=1e-9)
+    assert ours["ppl_floor"] == pytest.approx(math.exp(ours["nll"] - ours["true_nll"])) and ours["tv"] > 0.1
+    assert 0.9 <= truth["coverage"] < 1 and 0 < ours["validity"] < 1
 
 
-def test_validity(folder, run):
-    argv = [str(run), "--texts=4", "--prompt_tokens=30", "--new_tokens=30", "--device=cpu"]
-    data = TextMeasure().session(read_settings(PaperConfig, argv)).data
-    whole = {"validity": 1.0, "judged_tokens": pytest.approx(100, abs=20)}
-    assert validity(data, data.prompts.human) == whole
-    prompts, M = data.prompts, data.truth.machine
-    data = data._replace(prompts=prompts._replace(prompt=np.full((1, 1), M.end)))
-    document = M.sample(1, np.random.default_rng(0))[0]
+@torch.no_grad()
+def test_next_words_stand_beside_the_truth(run, folder, rows):
+    """In the view, from the rows alone: what the model says after the same words."""
+    lang, (model, _) = language_of(open_tokens(folder / "test.bin")), load_model(run)
+    row, page = rows[0]["baseline"], rows[1]
+    for k, (before, names) in enumerate(rows[0]["truth"]["about"]["places"]):
+        words = [name.removesuffix(" (observed)") for name in names]
+        (observed,) = (i for i, name in enumerate(names) if name.endswith(" (observed)"))
+        ids = [lang.machine.end if w == r"\n" else int(lang.encode(w)[0]) for w in words]
+        text = torch.from_numpy(np.append(lang.machine.end, lang.encode(before)))[None]
+        true, said = lang.log_probs(text)[0, -1].exp(), rows[0]["truth"]["beliefs"][k]
+        due = [*true[ids].tolist(), 1 - true[ids[observed]].item(), 0]
+        assert said == pytest.approx(due) and said[0] == true.max()
+        p = model.log_probs(text, model.head.draws(1, 0))[0, -1].exp()
+        forbidden = p[true == 0].sum().item()
+        want = [*p[ids].tolist(), 1 - p[ids[observed]].item() - forbidden, forbidden]
+        assert row["beliefs"][k] == pytest.approx(want, abs=1e-5) and forbidden > 0
+        assert f"{' '.join(before.splitlines()[-1].split()[-8:])} ?" in page
+        assert f"\n{before} {words[observed]}" in lang.decode(lang.test)
+    assert k == 2 and "| truth " in page
+
+
+def test_validity(machine):
+    document = machine.sample(1, np.random.default_rng(0))[0]
     broken = document.copy()
-    broken[3] = M.first[0]
-    assert validity(data, document[None]) == {"validity": 1.0, "judged_tokens": len(document)}
-    # what follows the mistake is not judged
-    assert validity(data, broken[None]) == {"validity": 0.75, "judged_tokens": 4}
-    unknown = data._replace(prompts=prompts._replace(prompt=document[None, 2:4]))
-    assert math.isnan(validity(unknown, document[None, 4:8])["validity"])
-    assert validity(data._replace(split=data.split._replace(truth=None)), document[None]) == {}
+    broken[3] = machine.first[0]
+    assert validity(machine, document[None]) == 1
+    assert validity(machine, broken[None]) == 0.75  # what follows the mistake is not judged
 
 
 @pytest.mark.slow
 def test_a_model_comes_near_the_truth(tmp_path):
-    """On a small language KL(truth || model) falls at every evaluation, to less than 0.2 nats. Its estimate
-    from the text alone, cross-entropy minus entropy, agrees."""
+    """On a small language to less than 0.2 nats of KL(truth || model). Its estimate from the text alone,
+    cross-entropy minus entropy, agrees."""
     folder = prepared("grammar", "words", SOURCE.replace("6000", "200000"), tmp_path / "data")
     size = dict(learning_rate=1e-2, min_lr=1e-3, block_size=64, batch_size=16, n_layer=2, n_embd=64, n_head=4)
-    length = dict(max_steps=800, warmup_steps=40, eval_interval=200, log_interval=100)
-    train_on(folder, tmp_path / "out", dataset="grammar", **size, **length)
-    log = [entry for entry in entries(tmp_path / "out") if "val_nll" in entry]
-    kl, last = [entry["kl_truth_model"] for entry in log], log[-1]
-    assert len(kl) == 4 and kl == sorted(kl, reverse=True)
-    assert kl[-1] < 0.2 and last["mass_invalid"] < 0.1
-    assert last["document_nll"] - last["document_true_nll"] == pytest.approx(kl[-1], abs=0.03)
+    train_on(folder, tmp_path / "out", dataset="grammar", **size, max_steps=800, warmup_steps=40)
+    assert table.main(["--measure=truth", str(tmp_path / "out"), f"--out={tmp_path / 'two'}"]) == 0
+    row = Store(tmp_path / "two.jsonl").rows("truth")[-1]
+    assert row["kl_truth_model"] < 0.2 and row["mass_invalid"] < 0.1
+    assert row["nll"] - row["true_nll"] == pytest.approx(row["kl_truth_model"], abs=0.03)

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from labs.known_language import score
 from labs.known_language.grammar.grammar import LanguageSettings
+from labs.known_language.recovery import means, position_numbers
 from nanoheads.truth import Language
 
 SMALL = dict(
@@ -110,6 +111,27 @@ def test_the_two_sided_truth_is_a_perfect_filler(lang, kind):
     assert [s["kl_truth_model"], s["tv"], s["tv_ci"]] == pytest.approx([0, 0, 0], abs=1e-15)
     assert s["windows"] == 5
     assert s["places"] == (5 if kind == "next" else 40)
+
+
+def test_the_numbers_by_hand():
+    log_m = np.log(np.array([[0.5, 0.2, 0.2, 0.1]]))
+    counted = position_numbers(log_m, np.array([[0.6, 0.35, 0.05, 0.0]]), np.array([0])).sum(0)
+    m = means(counted)
+    forward = 0.6 * np.log(1.2) + 0.35 * np.log(1.75) + 0.05 * np.log(0.25)
+    reverse = 5 / 9 * np.log(5 / 9 / 0.6) + 2 / 9 * np.log(2 / 9 / 0.35) + 2 / 9 * np.log(2 / 9 / 0.05)
+    assert (m["kl_truth_model"], m["kl_model_truth"]) == pytest.approx((forward, reverse))
+    assert (m["tv"], m["mass_invalid"], m["ppl_floor"]) == pytest.approx((0.25, 0.1, 1.2))
+    alternatives = m["mass_alternatives"], m["alternatives"], m["alternatives_error"]
+    assert alternatives == pytest.approx((0.4, 1, 0.15 + 0.15))
+    with np.errstate(divide="ignore"):
+        ruled_out, nothing_left = np.log(np.array([[[0.0, 1, 0, 0]], [[0.0, 0, 0, 1]]]))
+    p = np.array([[0.6, 0.4, 0, 0]])
+    counted += position_numbers(ruled_out, p, np.array([0])).sum(0)
+    m = means(counted)
+    assert m["kl_truth_model"] == m["nll"] == m["ppl_floor"] == np.inf
+    assert 0 < m["kl_model_truth"] < np.inf and m["tv"] == pytest.approx((0.25 + 0.6) / 2)
+    counted += position_numbers(nothing_left, p, np.array([0])).sum(0)
+    assert means(counted)["kl_model_truth"] == np.inf
 
 
 NORM = "transformer.ln_f.weight"

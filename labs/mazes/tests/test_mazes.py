@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from data.open import prepared
-from data.tokens import open_held_out
+from data.tokens import open_tokens
 from evaluate.views import mean
 from labs.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Answers, Mazes
 from labs.orders.measure import OrdersConfig, OrdersSession, tables
@@ -205,7 +205,7 @@ def folder(tmp_path_factory):
 
 
 def test_the_truth_of_a_split(folder):
-    held = open_held_out(folder / "test.bin")
+    held = open_tokens(folder / "test.bin")
     truth = two_sided(held, "mazes", 70)
     assert isinstance(truth, Answers) and two_sided(held, "mazes", 35) is None
     x = held.ids[:210].reshape(3, 70).astype(int)

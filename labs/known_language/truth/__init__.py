@@ -1,0 +1,1 @@
+"""How far runs are from the known language's own distributions."""

@@ -1,0 +1,218 @@
+"""The truth measure: how far runs are from the known language's own next-word distributions.
+
+    python table.py --measure=truth out/baseline-tiny out/entmax15-tiny --out=out/demo
+
+Of each run the numbers of labs/known_language/columns.py, those of `Language.score`, and at a few places what
+it believes of the next word, beside the truth. `validity` is of texts that begin a document.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from common.config import Dtype, Natural, Positive, Seed
+from common.device import autocast, choose_dtype, float64_device, get_device, get_dtype
+from common.errors import UserError, checking
+from data.tokens import TokenFile
+from evaluate.checks import check_comparable, check_planned, open_split
+from evaluate.measure import Measure, NamedRun, Session, open_runs
+from evaluate.sampling import generate, weight_draws
+from evaluate.settings import run_seed
+from evaluate.store import Row
+from evaluate.summary import grouped, has_seeds
+from evaluate.text import by_seed, summary_of
+from evaluate.views import View, problems, table
+from labs.known_language.columns import COLUMNS
+from labs.known_language.grammar.machine import UNKNOWN, Machine
+from labs.known_language.grammar.prepare import GrammarSettings
+from labs.known_language.library import Language
+from labs.known_language.recovery import document_windows
+from model import context
+from training.run import Degenerate, load_model
+
+WORDS = 8  # of a place, by the truth's probability
+NEW_TOKENS = 100  # of each sampled text
+
+
+@dataclass
+class TruthConfig:
+    # fmt: off
+    checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs, or checkpoints in them
+    data: str = ""                  # the prepared data folder; empty: the one of the first run
+    split: Literal["train", "validation", "test"] = "test"
+    texts: Positive = 50            # of 100 tokens, that the grammar judges
+    places: Natural = 4             # at which next words are shown
+    samples: Positive = 8           # weight draws of Bayesian rows
+    seed: Seed = 1337               # of what is drawn
+    device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
+    dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
+    out: str = ""                   # writes OUT.jsonl and OUT.md
+    #                                 rows of unchanged checkpoints in it are kept
+    # fmt: on
+
+
+# -----------------------------------------------------------------------------
+# The language and its runs
+
+
+def language_of(split: TokenFile) -> Language:
+    """The language of a prepared split. UserError if nobody knows it, or if other rules wrote the split."""
+    source, is_known, _ = split.info["source"].partition(" language=")
+    if not is_known:
+        raise UserError(f"{split.path}: nobody knows the truth of it; this needs dataset = grammar")
+    with checking():
+        language = Language(**vars(GrammarSettings.parse(source)))
+    if not np.array_equal(getattr(language, split.path.stem), split.ids):
+        raise UserError(f"{split.path}: other rules wrote it than today's: prepare it with --force")
+    return language
+
+
+def check_known(wanted: Sequence[dict[str, Any]]) -> None:
+    """UserError for runs yet to be trained that are not of one text of the language."""
+    check_planned(wanted)
+    if others := {config["dataset"] for config in wanted} - {"grammar"}:
+        raise UserError(f"dataset = {min(others)}: nobody knows the truth of it; this needs grammar")
+
+
+class LoadedRun:
+    """A run as the library asks a model: token ids (B, T) -> log p (B, T, V)."""
+
+    def __init__(self, run: NamedRun, c: Any, device: torch.device, dtype: str):
+        self.model, ckpt = load_model(run.path, device=device, dtype=get_dtype(dtype))
+        self.draws = weight_draws(self.model, ckpt.record, c.samples, c.seed, dtype)
+        self.seed, self.device, self.dtype = run_seed(c.seed, ckpt.record), device, dtype
+
+    @torch.no_grad()
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Degenerate if they are not numbers."""
+        with autocast(self.device, self.dtype):
+            hidden = self.model.trunk(tokens.to(self.device))
+            log_p = self.model.head.log_probs(hidden.flatten(0, 1), self.draws)
+        if log_p.isnan().any():
+            raise Degenerate("its log-probabilities are not numbers")
+        return log_p.unflatten(0, tokens.shape)
+
+    def write(self, texts: int, end: int) -> np.ndarray:
+        """Texts (n, NEW_TOKENS) that begin a document."""
+        generator = torch.Generator(float64_device(self.device)).manual_seed(self.seed)
+        start = torch.full((texts, 1), end, device=self.device)
+        how: dict[str, Any] = {"generator": generator, "dtype": self.dtype}
+        drawn = generate(self.model, start, NEW_TOKENS, self.draws, **how)
+        return torch.stack([token for token, _ in drawn], 1).cpu().numpy()
+
+
+def validity(machine: Machine, texts: np.ndarray) -> float:
+    """The share of words of `texts` (n, L), which begin documents, that the grammar allows: a document counts
+    up to its first forbidden word."""
+    states = machine.parse(texts)
+    judged = states != UNKNOWN
+    return float(machine.allows(states[judged], texts[judged]).mean())
+
+
+# -----------------------------------------------------------------------------
+# The measure
+
+
+class TruthSession(Session):
+    reference_names = ("truth",)
+
+    def __init__(self, c: TruthConfig):
+        """UserError for all that cannot be measured, before any work."""
+        self.c, self.device = c, get_device(c.device)
+        self.dtype = choose_dtype(c.dtype, self.device).name
+        self.subjects: Sequence[NamedRun] = open_runs(c.checkpoints)
+        check_comparable(self.subjects)
+        split = open_split(self.subjects, c.data, c.split)
+        self.language, self.ids = language_of(split), np.asarray(split.ids, np.int64)
+        self.block_size = min(context(run.ckpt.record) for run in self.subjects)
+        shared = {"block_size": self.block_size, "dtype": self.dtype, "corpus": split.info["sha256"]}
+        self.settings = truth_settings(c) | shared
+
+        self.texts = self.texts_of_places()
+
+    def references(self) -> list[Row]:
+        """A perfect model, and the words of each place."""
+        L = self.language
+        row = {"name": "truth", **L.score(L.log_probs, self.c.split, self.block_size), "validity": 1.0}
+        places = []
+        for text in self.texts:
+            note = {int(text[-1]): " (observed)"}
+            names = [(L.words[i].strip() or r"\n") + note.get(i, "") for i in self.words(text)[0]]
+            places.append([L.decode(text[1:-1]), names])
+        about = {"entropy_rate": L.machine.entropy_rate, "places": places}
+        return [row | {"about": about, "beliefs": self.beliefs(L.log_probs)}]
+
+    def numbers(self, subject: NamedRun) -> Row:
+        run, machine = LoadedRun(subject, self.c, self.device, self.dtype), self.language.machine
+        row = self.language.score(run, self.c.split, self.block_size)
+        row["validity"] = validity(machine, run.write(self.c.texts, machine.end))
+        return row | {"beliefs": self.beliefs(run)}
+
+    # -- places of the split ---------------------------------------------
+
+    def texts_of_places(self) -> list[np.ndarray]:
+        """Texts from the end token before a document to the word that is asked for: spread evenly over the
+        documents, and over the places in them."""
+        ends = np.flatnonzero(self.ids == self.language.machine.end)
+        plan, out = document_windows(ends, self.block_size), []
+        for n, i in enumerate(np.linspace(0, len(plan) - 1, min(self.c.places, len(plan))).astype(int)):
+            start, stop = plan[i]
+            out.append(self.ids[start : start + 2 + int((n + 1) * 0.618033988749895 % 1 * stop)])
+        return out
+
+    def words(self, text: np.ndarray) -> tuple[list[int], np.ndarray]:
+        """The truth's likeliest words at the end of a text, with the observed one; and the truth p (V,)."""
+        p = self.language.log_probs(torch.from_numpy(text[None, :-1]))[0, -1].exp().numpy()
+        likely = [int(i) for i in (-p).argsort(kind="stable")[:WORDS] if p[i] > 0]
+        return [*dict.fromkeys([*likely, int(text[-1])])], p
+
+    def beliefs(self, model: Callable[[Tensor], Tensor]) -> list[list[float]]:
+        """At each place a model's p of the words, of all valid ones but the observed, and of all others."""
+        out = []
+        for text in self.texts:
+            p = model(torch.from_numpy(text[None, :-1]))[0, -1].double().exp().cpu().numpy()
+            words, true = self.words(text)
+            forbidden, observed = p[true == 0].sum(), p[text[-1]]
+            out.append([*p[words].tolist(), float(p.sum() - forbidden - observed), float(forbidden)])
+        return out
+
+
+def truth_settings(c: TruthConfig) -> dict[str, Any]:
+    """What two rows must share to stand in one table, as far as the flags say it."""
+    return {key: getattr(c, key) for key in ("split", "texts", "places", "samples", "seed")}
+
+
+class TruthMeasure(Measure):
+    name, config, session = "truth", TruthConfig, TruthSession
+
+    def check(self, c: TruthConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        check_known(wanted)
+        return truth_settings(c)
+
+    def view(self, rows: list[Row]) -> View:
+        """A line a training, and what the first run of each believes at the places."""
+        summary = summary_of(rows, COLUMNS)
+        models = [row for row in summary if "runs" in row]
+        parts: list[Any] = [by_seed(models, COLUMNS)] if has_seeds(rows) else []
+        return View.of_summary(summary, COLUMNS, *parts, *places(rows), problems(rows))
+
+
+def places(rows: list[Row]) -> list[pd.DataFrame]:
+    """For each place of the text, which no run was trained on, its words and their probabilities."""
+    first = [runs[0] for runs in grouped(row for row in rows if "beliefs" in row).values()]
+    truth, out = next((row for row in rows if row.get("reference")), {}), []
+    for k, (before, names) in enumerate(truth["about"]["places"] if truth else ()):
+        beliefs = [row["beliefs"][k] for row in (truth, *first)]
+        begun = " ".join(before.split("\n")[-1].split()[-8:])  # of its document alone
+        names = [*names, "all valid alternatives", "all forbidden words"]
+        lines = [[name, *(f"{p:.4g}" for p in each)] for name, *each in zip(names, *beliefs)]
+        out.append(table([f"{begun} ?", "truth", *(row["row"] for row in first)], lines))
+    return out
+
+
+MEASURE = TruthMeasure()
