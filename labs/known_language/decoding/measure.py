@@ -4,7 +4,7 @@ the truth, for models of the known language.
 At each position p is the truth, and q what a cut leaves of the model's distribution at its temperature,
 normalised. Each sampler, alone or after a temperature, is measured at all its VALUES: on the validation
 split, where a value is chosen, and on the test split, where it is judged. The positions are some of those of
-the text measure's distances.
+the truth measure.
 
 tv         total variation distance of q from p
 js         Jensen-Shannon divergence of q and p, nats; KL(p, q) is infinite once a valid word is cut

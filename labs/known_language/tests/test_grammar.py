@@ -19,6 +19,7 @@ from labs.known_language.grammar.machine import UNKNOWN, Machine
 from labs.known_language.grammar.prepare import GrammarSettings
 from labs.known_language.recovery import document_windows
 from labs.known_language.truth.measure import language_of, validity
+from labs.known_language.two_sided import CutDocuments
 from tests.fixtures import chi_square, train_on
 from training.run import load_model
 
@@ -272,6 +273,15 @@ def test_next_words_stand_beside_the_truth(run, folder, rows):
         assert f"{' '.join(before.splitlines()[-1].split()[-8:])} ?" in page
         assert f"\n{before} {words[observed]}" in lang.decode(lang.test)
     assert k == 2 and "| truth " in page
+
+
+def test_what_follows_a_text_that_begins_a_document(machine):
+    document, truth = machine.sample(1, np.random.default_rng(0))[0], CutDocuments(machine)
+    p = machine.probs(machine.parse(document[None])[0])
+    for i in range(len(document)):
+        for begun in (document[:i], np.append(truth.end, document[:i])):
+            assert np.array_equal(truth.after(begun), p[i])
+    assert truth.after(document[1:3]) is None
 
 
 def test_validity(machine):

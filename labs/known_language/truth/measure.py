@@ -138,7 +138,9 @@ class TruthSession(Session):
     def references(self) -> list[Row]:
         """A perfect model, and the words of each place."""
         L = self.language
-        row = {"name": "truth", **L.score(L.log_probs, self.c.split, self.block_size), "validity": 1.0}
+        with checking():  # a split that is too short for a window
+            score = L.score(L.log_probs, self.c.split, self.block_size)
+        row = {"name": "truth", **score, "validity": 1.0}
         places = []
         for text in self.texts:
             note = {int(text[-1]): " (observed)"}

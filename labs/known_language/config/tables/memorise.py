@@ -1,5 +1,6 @@
 # What learning a text by heart does to a head: 50,000 words of the known language read 64 times, measured on
 # that text and on held-out text after 1, 2, 4, ... 64 readings. Each head at its config file's own gain.
+# Until commit 163696fb the log had these distances; --measure=truth has those of a checkpoint.
 # The teacher of the last rows has read the standard two million words once:
 #     python train.py config/baseline.py config/grammar.py --seed=1 --name=baseline-grammar-1 \
 #         --out_dir=out/memorise/baseline-grammar-1
