@@ -130,6 +130,13 @@ def test_a_table_on_a_page(seeds):
     assert best == numbers[1:]
 
 
+def test_rows_are_introduced_by_their_config_files_if_these_are_of_their_heads(tmp_path):
+    heads = {"baseline": "softmax", "entmax15": "entmax15", "smooth_gpt": "softmax", "of_no_file": "softmax"}
+    rows = [text_row(row, 1, ppl_tok=2.0) | {"training": {"head": head}} for row, head in heads.items()]
+    about = open_table(table_of(tmp_path, *rows), 1).about
+    assert [*about] == ["baseline", "entmax15"] and about["baseline"].endswith("the true next word probable.")
+
+
 def test_nothing_given_becomes_code_and_nothing_is_asked_of_a_network(seeds):
     """Names, notes, texts and pictures are text; the page may load nothing by its own policy."""
     page = page_of(open_table(seeds, 3))
