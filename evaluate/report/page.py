@@ -22,6 +22,9 @@ def breakable(name: str) -> Markup:
     return Markup("_<wbr>").join(name.split("_"))
 
 
+PAGES.globals["breakable"] = breakable
+
+
 def inline(name: str) -> Markup:
     """A file of ours as it stands: what is in it is no text to be escaped."""
     return Markup((HERE / name).read_text(encoding="utf-8"))
@@ -61,11 +64,6 @@ def render(
     about = about_rows(configs) | {row: what for table in tables for row, what in table.about.items()}
     shown: dict[str, Any] = {"tables": tables, "runs": runs, "about": about, "command": command}
     shown["settings"] = different_settings(configs)
-    shown |= {
-        "breakable": breakable,
-        "shades": shades,
-        "token_title": token_title,
-        "probability": probability,
-    }
+    shown |= {"shades": shades, "token_title": token_title, "probability": probability}
     shown |= {"style": inline("style.css"), "script": inline("script.js"), "date": date.today().isoformat()}
     return PAGES.get_template("page.html").render(shown) + "\n"
