@@ -26,7 +26,7 @@ from evaluate.checks import check_comparable, check_text, open_split
 from evaluate.measure import NamedRun, open_runs
 from evaluate.report.page import render
 from evaluate.report.runs import Drawing, ReportedRuns, examine
-from evaluate.report.tables import different_settings, open_table, table_path
+from evaluate.report.tables import open_table, table_path
 from evaluate.sampling import held_out_prompts
 from evaluate.store import Store
 from evaluate.text import TextMeasure
@@ -82,9 +82,9 @@ def main(argv: list[str]) -> int:
     runs = open_runs([argument for argument, path in paths.items() if not path])
     shown = examine_runs(c, runs, names) if runs else None
     tables = [open_table(name, c.prompts) for name in names]
-    settings = different_settings({run.name: run.ckpt.record for run in runs if run.ckpt.config.data})
+    configs = {run.name: run.ckpt.record for run in runs if run.ckpt.config.data}
     command = as_installed_command(f"python report.py {shlex.join(argv)}")
-    page = render(tables, shown, settings, command).encode()
+    page = render(tables, shown, configs, command).encode()
     with replacing(out) as file:
         file.write(page)
     print(f"wrote {out}, {len(page) / 1e6:.1f} MB: open it in a browser")

@@ -389,6 +389,18 @@ def test_a_folder_of_an_earlier_version_is_refused_with_the_command(tmp_path, me
         assert f"python data/{command} --out={folder} --force" in str(caught.value)
 
 
+def test_a_tokenizer_of_a_file_is_not_one_that_is_trained_here(novel, tmp_path):
+    """Though both are called bpe300."""
+    other = tmp_path / "other"
+    other.mkdir()
+    train_bpe([synthetic_text(40, 9)], 300).save(other)
+    file, corpus = str(other / "tokenizer.json"), text_of_ones_own.corpus
+    out = corpus.prepare(tmp_path / "out", file, str(novel[0]))
+    assert corpus.prepare(out, file, str(novel[0])) == out
+    with pytest.raises(UserError, match="trained"):
+        corpus.prepare(out, "bpe300", str(novel[0]))
+
+
 def test_files_that_are_nobodys_are_left_alone(novel, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/tokenizer.json").write_text("{}")  # of some model

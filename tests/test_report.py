@@ -18,7 +18,7 @@ from config.defaults import TrainConfig
 from data.open import load_tokenizer, prepared, tokenizer_of
 from data.tokens import open_tokens
 from evaluate.measure import open_runs
-from evaluate.report.page import render
+from evaluate.report.page import breakable, render
 from evaluate.report.runs import Drawing, examine
 from evaluate.report.tables import ReportedTable, data_url, open_table
 from evaluate.sampling import held_out_prompts, weight_draws
@@ -130,9 +130,17 @@ def test_a_table_on_a_page(seeds):
     assert best == numbers[1:]
 
 
+def test_rows_are_introduced_by_their_config_files_if_these_are_of_their_heads(tmp_path):
+    heads = {"baseline": "softmax", "entmax15": "entmax15", "smooth_gpt": "softmax", "of_no_file": "softmax"}
+    rows = [text_row(row, 1, ppl_tok=2.0) | {"training": {"head": head}} for row, head in heads.items()]
+    about = open_table(table_of(tmp_path, *rows), 1).about
+    assert [*about] == ["baseline", "entmax15"] and about["baseline"].endswith("the true next word probable.")
+
+
 def test_nothing_given_becomes_code_and_nothing_is_asked_of_a_network(seeds):
     """Names, notes, texts and pictures are text; the page may load nothing by its own policy."""
     page = page_of(open_table(seeds, 3))
+    assert breakable("a_<b>") == "a_<wbr>&lt;b&gt;"
     assert [tag for tag, _ in page.tags].count("script") == 1
     assert not any(key.startswith("on") for _, attributes in page.tags for key in attributes)
     policy = next(a["content"] for tag, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")

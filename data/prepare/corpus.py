@@ -136,7 +136,11 @@ class Corpus(ABC):
         made = read_made(out)
         held = made | made.get("settings", {})
         asked = {"tokenizer": tokenizer_name(tokenizer), **settings}
-        asked |= {"fingerprint": given.fingerprint} if given else {}
+        # a tokenizer of a file may have the name of one that is trained here: bpe4096
+        if given:
+            asked |= {"fingerprint": given.fingerprint}
+        elif "trained" in made:
+            asked |= {"trained": True}
         asked |= {"source": source} if source and not self.same_source(source, made["source"]) else {}
         for key, value in asked.items():
             if held.get(key) != value:
@@ -252,6 +256,7 @@ def prepare_splits(out: Path, tokenizer: str, contents: Contents, about: Mapping
         # The manifest, last
         record: dict[str, Any] = {key: getattr(coder, key) for key in ("fingerprint", "vocab_size")}
         record |= {"source": contents.source, "tokenizer": coder.name}
+        record["trained"] = bool(contents.words) or given_tokenizer(tokenizer) is None
         record["splits"] = {name: tokens.info for name, tokens in made.items()}
         write_manifest(new, {**about, **record}, [path.name for path in new.iterdir()])
         start_over(out)

@@ -1,19 +1,28 @@
 """A report as HTML: one file that holds all it needs, and asks no network for anything."""
 
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from evaluate.report.runs import ReportedRuns, Token
-from evaluate.report.tables import ReportedTable
+from evaluate.report.tables import ReportedTable, about_rows, different_settings
 
 HERE = Path(__file__).parent
 # Everything in a page is escaped but for our own style and script
 PAGES = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
 PAGES.trim_blocks = PAGES.lstrip_blocks = True
+
+
+def breakable(name: str) -> Markup:
+    """A name that a line may break at its underscores."""
+    return Markup("_<wbr>").join(name.split("_"))
+
+
+PAGES.globals["breakable"] = breakable
 
 
 def inline(name: str) -> Markup:
@@ -37,15 +46,18 @@ def token_title(token: Token) -> str:
 def render(
     tables: list[ReportedTable],
     runs: ReportedRuns | None,
-    settings: pd.DataFrame | None = None,
+    configs: Mapping[str, dict[str, Any]] | None = None,
     command: str = "python report.py",
 ) -> str:
     """The page.
 
-    settings  those in which the runs differ
+    configs   of the runs, by their names
     command   what the page says that it was made by
     """
-    shown = {"tables": tables, "runs": runs, "settings": settings, "command": command}
+    configs = configs or {}
+    about = about_rows(configs) | {row: what for table in tables for row, what in table.about.items()}
+    shown: dict[str, Any] = {"tables": tables, "runs": runs, "about": about, "command": command}
+    shown["settings"] = different_settings(configs)
     shown |= {"shades": shades, "token_title": token_title}
     shown |= {"style": inline("style.css"), "script": inline("script.js"), "date": date.today().isoformat()}
     return PAGES.get_template("page.html").render(shown) + "\n"

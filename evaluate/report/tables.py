@@ -6,15 +6,17 @@ All is made of the rows of the store but the pictures and texts that lie beside 
 import base64
 import glob
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from common.config import with_defaults
+from common.config import read_config, with_defaults
 from common.errors import reading
-from common.files import beside
+from common.files import beside, read_text
+from common.places import find
 from config.defaults import TrainConfig
 from evaluate import search
 from evaluate.diversity import cut
@@ -32,6 +34,7 @@ LEFT_OUT = {*PLACES, "name", "row", "overlay", "seed", "resume", "teacher"}  # o
 
 class ReportedTable(NamedTuple):
     name: str
+    about: dict[str, str]  # what each row is
     settings: pd.DataFrame | None  # those in which its rows differ
     views: dict[str, View]  # by measure
     figures: dict[str, str]  # data URLs, which hold the pictures, by their names
@@ -66,10 +69,23 @@ def open_table(name: Path, prompts: int) -> ReportedTable:
                 measure.draw(rows, out, "png")
                 figures |= drawings(name, rows)
                 first = {row: runs[0] for row, runs in grouped(rows).items()}
-                configs |= {row: run["training"] for row, run in first.items() if "training" in run}
+                trained = {row: run for row, run in first.items() if "training" in run}
+                configs |= {row: run["training"] | {"row": run["row"]} for row, run in trained.items()}
                 texts = samples(name, rows, prompts) if key == TextMeasure.name else texts
         figures |= pictures(name) | pictures(out)
-    return ReportedTable(name.name, different_settings(configs), views, figures, texts)
+    return ReportedTable(name.name, about_rows(configs), different_settings(configs), views, figures, texts)
+
+
+def about_rows(configs: Mapping[str, dict[str, Any]]) -> dict[str, str]:
+    """What each row is: the first paragraph of its config file; where a flag chose another head, or no such
+    file is there, nothing."""
+    out = {}
+    for name, config in configs.items():
+        file = find(Path("config", f"{config.get('row') or name}.py"))
+        if file.is_file() and read_config(file).get("head", TrainConfig.head) == config.get("head"):
+            lines = takewhile(lambda line: line.startswith("# "), read_text(file).splitlines())
+            out[name] = " ".join(line.removeprefix("# ") for line in lines)
+    return out
 
 
 def different_settings(configs: Mapping[str, dict[str, Any]]) -> pd.DataFrame | None:
