@@ -9,16 +9,13 @@ Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learner
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import record_function
-
-if TYPE_CHECKING:
-    import numpy as np
 
 if TYPE_CHECKING or not __package__:
     from heads import OutputHead, Targets, Weights, check_arguments, check_choice, check_range, make_head
@@ -50,7 +47,8 @@ class GPTConfig:
 
     @property
     def known_ids(self) -> int:
-        """Ids that can be read. A lab's trunk may have one beside the vocabulary, without a probability."""
+        """Ids that can be read. A lab's start or mask token is one beside the vocabulary, without a
+        probability."""
         return self.vocab_size
 
     @property
@@ -68,64 +66,14 @@ class GPTConfig:
 # What every trunk is, to training, scoring and sampling
 
 
-class Step(NamedTuple):
-    """Which windows of training a trunk arranges: what it draws is a function of these numbers alone."""
-
-    number: int
-    end: int  # of the schedule, in steps
-    seed: int
-    rows: Tensor  # (B,) numbers of the windows in the step's batch
-    batch: int  # windows in that
-
-
-class Read(NamedTuple):
-    """Windows as a trunk reads them, and what it is to predict."""
-
-    tokens: Tensor  # (B, T)
-    positions: Tensor | None  # see the trunk
-    targets: Tensor  # (B, T)
-    scored: Tensor  # (B, T) bool: the targets that count
-    weights: Tensor | None = None  # (B, T) of their log-probabilities; None: 1
-
-    def to(self, device: torch.device | str) -> "Read":
-        positions, weights = (t if t is None else t.to(device) for t in (self.positions, self.weights))
-        tokens, targets, scored = (t.to(device) for t in (self.tokens, self.targets, self.scored))
-        return Read(tokens, positions, targets, scored, weights)
-
-
-class Plan(NamedTuple):
-    """How a text is scored: its windows, and how to read some of them."""
-
-    windows: list
-    read: Callable[[list], Read]
-
-
-def shifted(windows: Tensor, given: int = 0) -> Read:
-    """Windows (B, T + 1) from left to right: each token predicts the next one, but for the first `given`.
-
-    Where some are given, the last token of a window has no loss either: its next one is another sequence's.
-    """
-    x, y = windows[:, :-1], windows[:, 1:]
-    at = torch.arange(x.shape[1])
-    return Read(x, None, y, ((at >= given - 1) & (at < len(at) - (given > 0))).expand(x.shape))
-
-
 class Trunk(nn.Module):
     """Tokens -> hidden states: what every trunk is."""
 
     config: GPTConfig  # padded_vocab and n_embd are those of what the head reads
     tied = False  # whether an output projection shares the embedding (LanguageModel says so)
-    forwards = True  # whether it is trained to read a text from left to right
-
-    def arrange(self, windows: Tensor, step: Step, given: int = 0) -> Read:
-        """The windows (B, T + 1) of a training step as it reads them. It never predicts the first `given`
-        tokens."""
-        return shifted(windows, given)
-
-    def plans(self, ids: "np.ndarray", given: int = 0) -> dict[str, Plan]:
-        """How a text is scored in other ways than from left to right, by name: first as the trunk is trained.
-        {}: it is trained from left to right."""
-        return {}
+    # Whether it reads a text from left to right. A lab's may not (masked diffusion): what samples, scores or
+    # labels so refuses it
+    forwards = True
 
     def new_readout(self) -> nn.Parameter:
         """Weights (padded V, C) of an output projection that shares nothing, N(0, .02^2), as GPT-2's."""
@@ -157,15 +105,14 @@ class Trunk(nn.Module):
 class Cache:
     """Keys and values of the tokens already read.
 
-    `kv[layer]` is (2, B, nh, slots, hs), of which `length` are filled. `size`: tokens there is room for; 0:
-    block_size. What stands before every text (GPT.before) has slots of its own.
+    `kv[layer]` is (2, B, nh, size, hs), of which `length` are filled. `size`: tokens there is room for; 0:
+    block_size.
     """
 
     def __init__(self, model: "GPT", batch: int, dtype: torch.dtype = torch.float32, size: int = 0):
         c = model.config
         # zeros: `decode` attends to all positions, and masked garbage might be a nan
-        slots = (size or c.block_size) + model.before
-        shape = (c.n_layer, 2, batch, c.n_head, slots, c.n_embd // c.n_head)
+        shape = (c.n_layer, 2, batch, c.n_head, size or c.block_size, c.n_embd // c.n_head)
         self.kv = torch.zeros(shape, dtype=dtype, device=model.wte.weight.device)
         self.length = 0
 
@@ -254,8 +201,6 @@ class Block(nn.Module):
 class GPT(Trunk):
     """GPT-2's trunk: a token sees those before it."""
 
-    before = 0  # tokens that it puts before every text
-
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.config = config
@@ -267,6 +212,7 @@ class GPT(Trunk):
         self.init_weights()
 
     def new_positions(self) -> nn.Module:
+        """Of `positions`, see `forward`; a lab's may be of several numbers each."""
         return nn.Embedding(self.config.block_size, self.config.n_embd)
 
     @torch.no_grad()
@@ -309,7 +255,7 @@ class GPT(Trunk):
         """
         start = cache.length if cache is not None else 0
         if positions is None:
-            self.check_room(tokens.shape[1], start, cache)
+            self.check_room(start + tokens.shape[1], cache)
             positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
         # a tied head gives wte a dense gradient. The embedding's sparse one is added to it row by row, so a
         # CPU need not fill and add another (V, C)
@@ -321,22 +267,20 @@ class GPT(Trunk):
             cache.length += tokens.shape[1]
         return x
 
-    def check_room(self, T: int, start: int, cache: Cache | None) -> None:
-        """ValueError if T more tokens do not fit."""
-        room = min(self.context, cache.kv.shape[4] - self.before if cache is not None else self.context)
-        total = max(0, start - self.before) + T
-        if total > room:
-            raise ValueError(f"{total} tokens do not fit block_size = {room}")
+    def check_room(self, count: int, cache: Cache | None) -> None:
+        """ValueError if so many tokens do not fit."""
+        room = min(self.config.block_size, cache.kv.shape[4]) if cache is not None else self.config.block_size
+        if count > room:
+            raise ValueError(f"{count} tokens do not fit block_size = {room}")
 
-    def decode(self, tokens: Tensor, cache: Cache, position: Tensor, places: Tensor | None = None) -> Tensor:
+    def decode(self, tokens: Tensor, cache: Cache, position: Tensor) -> Tensor:
         """Hidden states (B, 1, C) of one more token (B, 1) in slot `position` (1,), from left to right:
-        `forward` for a CUDA graph. `places`: its positions; None: the slot.
+        `forward` for a CUDA graph.
 
         No shape depends on the position: attention reads the whole cache under a mask. The caller counts
         the token in `cache.length`.
         """
-        places = position if places is None else places
-        return self._blocks(self.wte(tokens), places, cache, position, None)
+        return self._blocks(self.wte(tokens), position, cache, position, None)
 
     def _blocks(
         self, x: Tensor, positions: Tensor, cache: Cache | None, start: int | Tensor, mask: Tensor | None

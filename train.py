@@ -123,7 +123,7 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     windows_at_a_time(config.batch_size, config.micro_batch, procs.world)
     precision = agreed_dtype(config.dtype, last.config.dtype if last else None, procs)
     config = replace(config, dtype=precision.name)
-    task: TrainingTask = (lab_of(config.dataset) or TextTask)(config, procs)
+    task: TrainingTask = (lab_of(config.dataset, config.trunk) or TextTask)(config, procs)
 
     # The model
     recorded = {**asdict(config), "resume": False, "processes": procs.world, **task.info}

@@ -16,13 +16,19 @@ from torch import Tensor
 from common.errors import UserError
 from data.tokens import TokenFile
 from heads import Targets
-from model import Read, Step, shifted
 
 
 class Batch(NamedTuple):
+    """What the trunk reads and what it is to predict, in training as in scoring."""
+
     tokens: Tensor  # (B, T)
     targets: Targets  # of those of the B * T positions that have a loss
-    positions: Tensor | None = None  # where each token stands, as the trunk takes them; None: 0, 1, ...
+    positions: Tensor | None = None  # where each token stands, as a lab's trunk takes them; None: 0, 1, ...
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> "Batch":
+        """`move` of each tensor: to another device, or to pinned memory."""
+        positions = None if self.positions is None else move(self.positions)
+        return Batch(move(self.tokens), self.targets.moved(move), positions)
 
 
 class BatchSource(Protocol):
@@ -89,7 +95,6 @@ def batch_indices(n: int, batch_size: int, step: int, seed: int) -> np.ndarray:
 
 
 DROPPING = 0x64726F70  # a stream of random numbers of its own, beside those of the windows
-Arrange = Callable[[Tensor, Step, int], Read]  # model.Trunk.arrange
 
 
 class Labeller(Protocol):
@@ -111,9 +116,9 @@ class TextSource:
     """Windows of text, `batch_size` a step over `world` processes, of which this is number `rank`;
     `micro_batch` of its share at a time (0: all). UserError if they do not divide up.
 
-    The trunk says how it reads them (`arrange`), and is told at which step the schedule has its `end`. Where
-    tokens are given (`Windows.given`), only the rest of the window is predicted; and a corpus can ask that in
-    a share of the sequences a token which says nothing takes their place (data.prepare.corpus.Split.dropped).
+    Where a corpus' sequences begin with tokens that are given (labs' mazes, climbs and image classes; a
+    user's questions), only the rest is predicted; and a corpus can ask that in a share of the sequences a
+    token which says nothing takes their place (data.prepare.corpus.Split.dropped).
     """
 
     def __init__(
@@ -125,32 +130,31 @@ class TextSource:
         micro_batch: int = 0,
         rank: int = 0,
         world: int = 1,
-        arrange: Arrange = lambda windows, step, given: shifted(windows, given),
-        end: int = 1,
     ):
         self.windows, self.labels, self.batch_size, self.seed = windows, labels, batch_size, seed
-        self.rank, self.world, self.arrange, self.end = rank, world, arrange, end
+        self.rank, self.world = rank, world
         self.size = windows_at_a_time(batch_size, micro_batch, world)
         self.parts = batch_size // world // self.size
 
     def positions_with_loss(self, step: int) -> int:
         return self.batch_size * (self.windows.block_size - self.windows.given)
 
-    def batch(self, step: int, part: int) -> Batch:
+    def read(self, step: int, part: int) -> tuple[np.ndarray, np.ndarray, Tensor, Tensor]:
+        """The windows of a micro-batch: their numbers in the step's batch and in the text (B,), their tokens
+        and the next ones (B, T)."""
         rows = np.arange(self.batch_size)[self.rank :: self.world][part * self.size : (part + 1) * self.size]
-        mine = batch_indices(len(self.windows), self.batch_size, step, self.seed)[rows]
-        x, y = self.windows.get(mine)
-        windows = torch.cat((self._drop(x, step, rows), y[:, -1:]), 1)
-        at = Step(step, self.end, self.seed, torch.from_numpy(rows), self.batch_size)
-        read = self.arrange(windows, at, self.windows.given)
-        # of all targets, for a teacher reads what is given, too
-        targets = self.labels.targets(mine, read.tokens, read.targets)
-        if not read.scored.all():
-            scored = read.scored.flatten()[:, None].to(targets.ids.device)
-            targets = targets._replace(ids=torch.where(scored, targets.ids, -1))
-        if read.weights is not None:
-            targets = targets._replace(weights=read.weights.flatten())
-        return Batch(read.tokens, targets.kept(), read.positions)
+        indices = batch_indices(len(self.windows), self.batch_size, step, self.seed)[rows]
+        x, y = self.windows.get(indices)
+        return rows, indices, self._drop(x, step, rows), y
+
+    def batch(self, step: int, part: int) -> Batch:
+        _, indices, x, y = self.read(step, part)
+        targets = self.labels.targets(indices, x, y)  # of all: a teacher reads what is given, too
+        if given := self.windows.given:
+            # nor has the last token a loss: its next one is another sequence's
+            at = torch.arange(x.shape[1])
+            targets = targets.kept(((at >= given - 1) & (at < len(at) - 1)).expand(x.shape))
+        return Batch(x, targets.kept())
 
     def _drop(self, x: Tensor, step: int, rows: np.ndarray) -> Tensor:
         """`x` (B, T), the rows `rows` (B,) of a step, without what is given in the share that the corpus asks
@@ -187,7 +191,7 @@ class Loader:
     def batches(self, step: int) -> Iterator[Batch]:
         for part in range(self.source.parts):
             with torch.profiler.record_function("data and labels"):
-                batch = self._to_device(self._next(step, part))
+                batch = self._next(step, part).moved(lambda t: t.to(self.device, non_blocking=True))
             yield batch
 
     def _next(self, step: int, part: int) -> Batch:
@@ -200,15 +204,7 @@ class Loader:
         batch = self.source.batch(step, part)
         # pinned, so that the copy to a GPU need not wait; contiguous, because torch copies a view, such as x,
         # through memory that is not pinned
-        return _moved(batch, lambda t: t.contiguous().pin_memory()) if self.device.type == "cuda" else batch
-
-    def _to_device(self, batch: Batch) -> Batch:
-        return _moved(batch, lambda t: t.to(self.device, non_blocking=True))
+        return batch.moved(lambda t: t.contiguous().pin_memory()) if self.device.type == "cuda" else batch
 
     def close(self) -> None:
         self.thread.shutdown(cancel_futures=True)
-
-
-def _moved(batch: Batch, move: Callable[[Tensor], Tensor]) -> Batch:
-    positions = None if batch.positions is None else move(batch.positions)
-    return Batch(move(batch.tokens), batch.targets.moved(move), positions)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from common.device import autocast, to_float64
+from data.batches import Batch
 from evaluate.metrics import Calibration, perplexity
-from heads import Weights
-from model import LanguageModel, Plan, Read
+from heads import Targets, Weights
+from model import LanguageModel
 from training.run import Degenerate
 
 # What the eps-perplexity (Martins et al. 2020, arXiv 2004.02644) adds to each token's probability before it
@@ -44,10 +45,18 @@ def with_epsilon(log_p: Tensor, vocab_size: int) -> Tensor:
     return ((log_p.exp() + EPSILON) / (1 + EPSILON * vocab_size)).log()
 
 
+class ScoringPlan(NamedTuple):
+    """How a text is scored: its windows, and what some of them are to the trunk. A lab's trunk that does not
+    read from left to right has its own."""
+
+    windows: list
+    read: Callable[[list], Batch]
+
+
 @torch.no_grad()
 def score(
     model: LanguageModel,
-    ids: np.ndarray,
+    text: np.ndarray | ScoringPlan,
     stride: int = 0,
     draws: list[Weights] | None = None,
     device: torch.device | str = "cpu",
@@ -56,40 +65,33 @@ def score(
     each: Callable[[Tensor, Tensor], None] | None = None,
     progress: Callable[[Iterable], Iterable] = iter,
     share: slice = slice(None),
-    plan: Plan | None = None,
-    given: int = 0,
     part: int = 0,
     context: int = 0,
 ) -> Score:
-    """NLL of `ids` (T,) under the model's predictive distribution, each token scored once.
+    """NLL of a text under the model's predictive distribution, each token scored once.
 
-    From left to right, that is T - 1 tokens, each given at least one and less than `context` (0: as many as
-    the model reads); `stride` 0 means min(512, context). Where the text is of sequences of which some tokens
-    are `given`, the others are scored, each given these at least. A `plan` (Trunk.plans) says otherwise what
-    is scored and how it is read. `draws`: see OutputHead.draws. float32 log-probabilities whatever `dtype`
-    the matrix products have. The model must be in eval mode. A token of probability 0 makes the NLL inf and
-    is counted; it is never clamped. `each` is called with the log-probabilities (n, V) and targets (n,) of
-    every block, such as TemperedCalibration. `part`: score so many windows in place of all, see `spread`;
-    `share`: which of them, for one of several processes.
+    Of ids (T,) that is T - 1 tokens from left to right, each given at least one and less than `context` (0:
+    as many as the model reads); `stride` 0 means min(512, context). `draws`: see OutputHead.draws. float32
+    log-probabilities whatever `dtype` the matrix products have. The model must be in eval mode. A token of
+    probability 0 makes the NLL inf and is counted; it is never clamped. `each` is called with the
+    log-probabilities (n, V) and targets (n,) of every block, such as TemperedCalibration. `part`: score so
+    many windows in place of all, see `spread`; `share`: which of them, for one of several processes.
     """
     draws = draws if draws is not None else model.head.draws(1, 0)
-    if plan is not None:
-        all_windows, read = plan
-    elif given:
-        all_windows, read = in_sequences(ids, model.trunk.config.block_size, given)
-    else:
-        context = min(context or model.trunk.context, model.trunk.context)
-        all_windows, read = left_to_right(ids, context, stride)
-    chosen = spread(all_windows, part)
+    if not isinstance(text, ScoringPlan):
+        text = left_to_right(text, min(context or model.trunk.context, model.trunk.context), stride)
+    whole, read = text
+    chosen = spread(whole, part)
     mine = chosen[share]
     V = model.head.head.vocab_size
     nll, eps_nll, count, zeros = 0.0, 0.0, 0.0, 0
     for i in progress(range(0, len(mine), batch)):
-        r = read(mine[i : i + batch]).to(device)
-        target = r.targets[r.scored]  # (N,)
+        tokens, targets, positions = read(mine[i : i + batch]).moved(lambda t: t.to(device))
+        target = targets.token  # (N,)
         lp_t = torch.empty(len(target), device=device)
         with autocast(device, dtype):
-            hidden = model.trunk(r.tokens, r.positions)[r.scored]  # (N, C)
+            hidden = model.trunk(tokens, positions).flatten(0, 1)
+            hidden = hidden if targets.rows is None else hidden[targets.rows]  # (N, C)
             for rows, lp in model.head.log_prob_blocks(hidden, draws):
                 t = target[rows]
                 lp_t[rows] = lp.gather(1, t[:, None]).squeeze(1)
@@ -97,10 +99,10 @@ def score(
                     each(lp, t)
         lp_t = to_float64(lp_t)
         zeros += int((lp_t == -math.inf).sum())
-        w = torch.ones_like(lp_t) if r.weights is None else to_float64(r.weights[r.scored])
+        w = torch.ones_like(lp_t) if targets.weights is None else to_float64(targets.weights)
         nll, eps_nll = nll - (w * lp_t).sum().item(), eps_nll - (w * with_epsilon(lp_t, V)).sum().item()
         count += w.sum().item()
-    return Score(nll, round(count), zeros, eps_nll, len(chosen) if len(chosen) < len(all_windows) else 0)
+    return Score(nll, round(count), zeros, eps_nll, len(chosen) if len(chosen) < len(whole) else 0)
 
 
 def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
@@ -129,28 +131,32 @@ def spread(plan: list, count: int) -> list:
     return [plan[(2 * i + 1) * n // (2 * count)] for i in range(count)] if 0 < count < n else plan
 
 
-def left_to_right(ids: np.ndarray, context: int, stride: int) -> tuple[list, Callable[[list], Read]]:
-    """The windows of a text, and how to read some of them: from left to right."""
+def left_to_right(ids: np.ndarray, context: int, stride: int = 0) -> ScoringPlan:
+    """The windows of a text from left to right, each token scored once."""
     T = min(context, len(ids) - 1)
     plan = windows(len(ids), context, stride or min(512, context))
 
-    def read(part: list[tuple[int, int]]) -> Read:
+    def read(part: list[tuple[int, int]]) -> Batch:
         tokens = torch.from_numpy(np.stack([ids[s : s + T + 1] for s, _ in part]).astype(np.int64))
         scored = torch.stack([torch.arange(T) >= first for _, first in part])
-        return Read(tokens[:, :-1], None, tokens[:, 1:], scored)
+        return next_tokens(tokens, scored)
 
-    return plan, read
+    return ScoringPlan(plan, read)
 
 
-def in_sequences(ids: np.ndarray, T: int, given: int) -> tuple[list, Callable[[list], Read]]:
-    """The sequences of a text, each of T tokens of which the first `given` are never predicted, and how to
-    read some of them: from left to right."""
+def in_sequences(ids: np.ndarray, T: int, given: int) -> ScoringPlan:
+    """The sequences of a text, each of T tokens of which the first `given` are never predicted."""
 
-    def read(part: list[int]) -> Read:
+    def read(part: list[int]) -> Batch:
         x = torch.from_numpy(np.stack([ids[n * T : n * T + T] for n in part]).astype(np.int64))
-        return Read(x[:, :-1], None, x[:, 1:], (torch.arange(1, T) >= given).expand(len(x), -1))
+        return next_tokens(x, (torch.arange(1, T) >= given).expand(len(x), -1))
 
-    return list(range(len(ids) // T)), read
+    return ScoringPlan(list(range(len(ids) // T)), read)
+
+
+def next_tokens(tokens: Tensor, scored: Tensor) -> Batch:
+    """Windows (B, T + 1) of which each token predicts the next one, where that is `scored` (B, T)."""
+    return Batch(tokens[:, :-1], Targets.single(tokens[:, 1:]).kept(scored))
 
 
 # -----------------------------------------------------------------------------

@@ -41,9 +41,11 @@ class Targets(NamedTuple):
         """The true next token (N,)."""
         return self.ids[:, 0]
 
-    def kept(self) -> "Targets":
-        """These targets without the positions that have no loss."""
+    def kept(self, scored: Tensor | None = None) -> "Targets":
+        """These targets without the positions that have no loss, or none of `scored` (bool, as many)."""
         has_loss = self.token >= 0
+        if scored is not None:
+            has_loss = has_loss & scored.flatten().to(has_loss.device)
         if has_loss.all():
             return self
         at = has_loss.nonzero().squeeze(1)

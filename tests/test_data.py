@@ -26,7 +26,7 @@ from data.text import prepare as text_of_ones_own
 from data.tokenizers import BPETokenizer, ByteTokenizer, GPT2Tokenizer, WordTokenizer, ids_of
 from data.tokens import SPLITS, open_tokens, read_made, write_tokens
 from data.wikitext103 import prepare as wikitext
-from tests.fixtures import TINY, handlers_kept, own_text
+from tests.fixtures import TINY, handlers_kept, own_text, synthetic_text
 from training.run import Run
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,7 +9,7 @@ from config.defaults import TrainConfig
 from data.batches import Labeller
 from data.labels import LabelStore, TrueLabels, fingerprint, identity, store_folder
 from data.tokens import TokenFile
-from model import LanguageModel, Trunk
+from model import LanguageModel
 from training.distributed import Processes
 from training.run import Run, find_run, training_cost
 
@@ -20,13 +20,11 @@ def open_labels(
     """The labels of a training on `tokens`, and what its configuration says of the teacher. Where there is no
     store of them, augment.py makes it, which can take hours.
 
-    UserError if the trunk or the head takes no labels.
+    UserError if the head takes no labels.
     """
     head = model.head.head
     if c.labels == "true":
         return TrueLabels(head), {}
-    if type(model.trunk).arrange is not Trunk.arrange:
-        raise UserError(f"labels = {c.labels!r}: trunk = {c.trunk!r} does not predict the next token")
     if not head.multi_label:
         raise UserError(f"labels = {c.labels!r}: the head {c.head!r} takes the true token alone")
     teacher = Run(find_run(c.teacher))

@@ -17,9 +17,9 @@ from data.batches import BatchSource, TextSource, Windows
 from data.open import corpus_of, kept_path, load_tokenizer, prepared
 from data.tokens import open_tokens, read_made
 from evaluate.metrics import perplexity
-from evaluate.scoring import Score, score
+from evaluate.scoring import Score, ScoringPlan, in_sequences, left_to_right, score
 from heads import SampledSoftmax, Weights
-from model import LanguageModel, Plan
+from model import LanguageModel, Trunk
 from training.checkpoint import Saveable
 from training.distributed import Processes
 from training.labels import open_labels
@@ -103,6 +103,11 @@ class TrainingTask(Protocol):
     def __init__(self, config: TrainConfig, procs: Processes):
         """Opens the data. UserError or OSError if that cannot be."""
 
+    @staticmethod
+    def settle(config: TrainConfig) -> TrainConfig:
+        """The configuration with what a lab's task decides, see `with_task_defaults`."""
+        return config
+
     def source(self, model: LanguageModel, procs: Processes) -> BatchSource:
         """Its training batches; `info` is complete afterwards."""
         ...
@@ -116,20 +121,12 @@ class TrainingTask(Protocol):
         ...
 
 
-class Lab(TrainingTask, Protocol):
-    """A task that decides some of the settings."""
-
-    @staticmethod
-    def settle(config: TrainConfig) -> TrainConfig:
-        """See `with_task_defaults`."""
-        ...
-
-
-def lab_of(dataset: str) -> type[Lab] | None:
-    """The task of the lab whose DATASETS have `dataset` (labs/NAME/task.py). None where that is text, which a
-    lab may have prepared, too, or where the lab is not there."""
+def lab_of(dataset: str, trunk: str = "gpt") -> type[TrainingTask] | None:
+    """The task of the lab (labs/NAME/task.py) whose DATASETS have `dataset`, or whose TRUNKS have `trunk`.
+    None where there is no such: text, which a lab may have prepared, too, from left to right."""
     for task in modules("task").values():
-        if dataset in importlib.import_module(task.removesuffix(".task")).DATASETS:
+        lab = importlib.import_module(task.removesuffix(".task"))
+        if dataset in getattr(lab, "DATASETS", ()) or trunk in getattr(lab, "TRUNKS", ()):
             return importlib.import_module(task).TASK
     return None
 
@@ -139,7 +136,7 @@ def with_task_defaults(config: TrainConfig) -> TrainConfig:
     for them."""
     if config.finetune:
         config = sized_as_start(config)
-    lab = lab_of(config.dataset)
+    lab = lab_of(config.dataset, config.trunk)
     return lab.settle(config) if lab else config
 
 
@@ -147,8 +144,9 @@ def with_task_defaults(config: TrainConfig) -> TrainConfig:
 # Text
 
 
-class TextTask:
-    """A corpus of tokens, judged by the NLL of its validation split. See TrainingTask."""
+class TextTask(TrainingTask):
+    """A corpus of tokens, judged by the NLL of its validation split. A lab's task for trunks that do not read
+    from left to right is a subclass with a source and a scoring plan of its own."""
 
     def __init__(self, config: TrainConfig, procs: Processes):
         c = self.config = config
@@ -191,50 +189,45 @@ class TextTask:
         labels, of_teacher = open_labels(c, self.train, model, procs)
         self.info |= of_teacher
         share = (c.micro_batch, procs.rank, procs.world)
-        how = model.trunk.arrange, c.lr_decay_steps or c.max_steps
-        return TextSource(self.windows, labels, c.batch_size, c.seed, *share, *how)
+        return TextSource(self.windows, labels, c.batch_size, c.seed, *share)
 
     # -- evaluation --------------------------------------------------------
 
     def evaluate(self, evaluator: Evaluator, last: bool) -> Evaluation:
-        """The NLL of the validation split as the trunk reads it, of all its windows or of `eval_windows`; and
-        of what the trunk can do else (`Trunk.plans`). A sparse head, which has no finite NLL, is judged by
-        PPL_eps."""
+        """The NLL of the validation split, of all its windows or of `eval_windows`. A sparse head, which has
+        no finite NLL, is judged by PPL_eps."""
         c, trunk = self.config, evaluator.model.trunk
-        plans, sparse = trunk.plans(self.val.ids, self.val.given), evaluator.model.head.head.sparse
-        own = next(iter(plans.values()), None)
-        usual = self.validation_score(evaluator, own, c.eval_windows)  # of the windows of all evaluations
+        plan, sparse = self.scoring_plan(trunk), evaluator.model.head.head.sparse
+        usual = self.validation_score(evaluator, plan, c.eval_windows)  # of the windows of all evaluations
         # what a run ends with can be compared with any other run
-        s = self.validation_score(evaluator, own) if usual.part and last else usual
+        s = self.validation_score(evaluator, plan) if usual.part and last else usual
         nll, criterion = s.mean, usual.eps_mean if sparse else usual.mean
         if math.isnan(nll):
             return Evaluation({"nll": nll}, {"nll": nll}, {})
         logged: dict[str, Any] = {"val_nll": nll, "val_ppl": perplexity(nll, 1)}
         logged["val_ppl_eps"] = perplexity(s.eps_mean, 1)
-        if plans:
-            logged["val_order"] = next(iter(plans))  # masked diffusion's is a bound
         if s.part:
             logged["val_windows"] = s.part
         elif usual.part:
             logged["val_nll_windows"] = criterion
-
-        for name, plan in plans.items() if len(plans) > 1 else ():
-            other = s if plan is own else self.validation_score(evaluator, plan, s.part)
-            logged[f"val_ppl_{name}"] = perplexity(other.nll, other.tokens)
         return Evaluation({"nll": criterion}, {"nll": nll}, logged)
 
-    def validation_score(self, evaluator: Evaluator, plan: Plan | None, part: int = 0) -> Score:
+    def scoring_plan(self, trunk: Trunk) -> ScoringPlan:
+        """How the validation split is scored: as the trunk is trained."""
+        if self.val.given:
+            return in_sequences(self.val.ids, self.config.block_size, self.val.given)
+        return left_to_right(self.val.ids, trunk.context)
+
+    def validation_score(self, evaluator: Evaluator, plan: ScoringPlan, part: int = 0) -> Score:
         """The score of `part` windows of the validation split (0: all of them), see evaluate.scoring.score.
         Interrupted, in all processes, if a signal came in one."""
         procs = evaluator.procs
 
         def work(draws: list[Weights]) -> Score:
             return score(
-                *(evaluator.model, self.val.ids, 0, draws, procs.device, evaluator.config.dtype),
+                *(evaluator.model, plan, 0, draws, procs.device, evaluator.config.dtype),
                 progress=evaluator.until_stopped,
                 share=evaluator.share,
-                plan=plan,
-                given=self.val.given,
                 part=part,
             )
 

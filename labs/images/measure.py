@@ -34,7 +34,7 @@ from evaluate.checks import check_comparable, check_planned
 from evaluate.decoding import Decoding
 from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.sampling import weight_draws
-from evaluate.scoring import score
+from evaluate.scoring import in_sequences, score
 from evaluate.settings import run_seed
 from evaluate.store import Row
 from evaluate.summary import grouped
@@ -173,7 +173,8 @@ class ImagesSession(Session):
         c = self.c
         model, ckpt = load_model(subject.path, device=self.device, dtype=get_dtype(self.dtype))
         draws = weight_draws(model, ckpt.record, c.samples, c.seed, self.dtype)
-        s = score(model, self.data.ids, 0, draws, self.device, self.dtype, given=self.data.given)
+        text = in_sequences(self.data.ids, model.trunk.config.block_size, self.data.given)
+        s = score(model, text, 0, draws, self.device, self.dtype)
         per_pixel = math.prod(self.codec.grid) / math.prod(self.codec.shape[1:])
         row: Row = {}
         for end, nll in (("", s.nll), ("_eps", s.eps_nll)):

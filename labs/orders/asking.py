@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from common.device import autocast
-from evaluate.scoring import score
+from data.batches import Batch
+from evaluate.scoring import ScoringPlan, next_tokens, score
 from heads import Weights
 from labs.orders.readers import reader_of
-from labs.orders.trunk import MASKED, along, hide
+from labs.orders.task import along, hide
+from labs.orders.trunk import MASKED
 from labs.sequences.questions import FREE, Questions
-from model import LanguageModel, Plan, Read, shifted
+from model import LanguageModel
 
 ROUNDS = 4  # draws of hidden places of each window, for the bound of masked diffusion
 
@@ -60,37 +62,24 @@ def middle_bits(asker: Asker, windows: np.ndarray, gap: int, given: int = 0) -> 
     def bits(side: str) -> float:
         stop = T if side == "both" else first + gap
 
-        def read(part: list[int]) -> Read:
+        def read(part: list[int]) -> Batch:
             numbers, tokens = np.array(part), windows[np.array(part) % len(windows), :stop]
-            if asker.order == "left_to_right":
-                return _last(shifted(torch.from_numpy(tokens)), gap)
             if asker.order == MASKED:
-                whole = windows[numbers % len(windows)]
-                return _hide_gap(whole, numbers, first, gap, side, size.vocab_size)
+                whole, begin = windows[numbers % len(windows)], np.full(len(part), first)
+                return hide(whole, numbers, begin, first + gap, size.vocab_size, rest=side == "left")
+            count = stop - (asker.order == "left_to_right")  # of targets, of which the last `gap` count
+            scored = np.tile(np.arange(count) >= count - gap, (len(tokens), 1))
+            if asker.order == "left_to_right":
+                return next_tokens(torch.from_numpy(tokens), torch.from_numpy(scored))
             gap_last = *range(first), *range(first + gap, stop), *range(first, first + gap)
             path = np.tile(gap_last, (len(tokens), 1))
-            return _last(along(tokens, path, size.vocab_size, size.block_size), gap)
+            return along(tokens, path, size.vocab_size, place=size.block_size, scored=scored)
 
-        plan = Plan(list(range(len(windows) * (ROUNDS if asker.order == MASKED else 1))), read)
-        s = score(asker.model, windows, 0, asker.draws, asker.device, asker.dtype, plan=plan)
+        plan = ScoringPlan(list(range(len(windows) * (ROUNDS if asker.order == MASKED else 1))), read)
+        s = score(asker.model, plan, 0, asker.draws, asker.device, asker.dtype)
         return float(s.nll / s.tokens / np.log(2))
 
     return {side: bits(side) for side in sides}
-
-
-def _last(r: Read, gap: int) -> Read:
-    """The last `gap` targets count."""
-    T = r.tokens.shape[1]
-    return r._replace(scored=(torch.arange(T) >= T - gap).expand(r.tokens.shape))
-
-
-def _hide_gap(tokens: np.ndarray, numbers: np.ndarray, first: int, gap: int, side: str, mask: int) -> Read:
-    """Some of the gap hidden and, where the left side is known alone, all that stands after it."""
-    r = hide(tokens, numbers, np.full(len(tokens), first), first + gap, mask)
-    if side == "left":
-        return r
-    after = torch.arange(tokens.shape[1]) >= first + gap
-    return r._replace(tokens=torch.where(after, r.targets, r.tokens))
 
 
 # -----------------------------------------------------------------------------

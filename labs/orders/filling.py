@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from labs.orders.readers import Hidden, MaskedReader, Reader, draw_tokens, places_of
-from labs.orders.trunk import ORDERS
+from labs.sequences.paths import ORDERS
 from labs.sequences.questions import FREE
 
 Conditionals = Reader | MaskedReader

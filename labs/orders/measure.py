@@ -37,7 +37,7 @@ from evaluate.checks import check_comparable, check_planned, open_split
 from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.metrics import perplexity
 from evaluate.sampling import weight_draws
-from evaluate.scoring import score
+from evaluate.scoring import in_sequences, score
 from evaluate.settings import run_seed
 from evaluate.store import Row
 from evaluate.summary import grouped
@@ -46,7 +46,8 @@ from labs.orders.asking import Asker, divergence, middle_bits
 from labs.orders.filling import surest_first
 from labs.orders.readers import reader_of
 from labs.orders.samplers import sampler_points
-from labs.orders.trunk import MASKED, plan
+from labs.orders.task import plan
+from labs.orders.trunk import MASKED
 from labs.sequences.exact import Sequences
 from labs.sequences.questions import KINDS, Questions, questions, spread, templates
 from labs.sequences.two_sided import is_known, two_sided
@@ -85,9 +86,9 @@ def perplexities(asker: Asker, data: TokenFile, title: str, apart: bool) -> dict
 
     def in_order(order: str) -> float:
         bar = partial(progress_bar, desc=f"{title}: {order or 'left to right'}", leave=False)
-        how = plan(asker.model.trunk.config, ids, order, given) if order else None
-        asked = asker.model, ids, 0, asker.draws, asker.device, asker.dtype
-        s = score(*asked, progress=bar, plan=how, given=given)
+        from_left = in_sequences(ids, length, given) if given else ids
+        text = plan(asker.model.trunk.config, ids, order, given) if order else from_left
+        s = score(asker.model, text, 0, asker.draws, asker.device, asker.dtype, progress=bar)
         if math.isnan(s.nll):
             raise Degenerate("its log-probabilities are not numbers")
         if given:

@@ -26,13 +26,13 @@ from common.device import choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError
 from common.files import for_screen
 from data.open import tokenizer_of
+from data.tokenizers import Tokenizer
 from evaluate.decoding import Decoding, decoding_flags, truncate
 from evaluate.sampling import weight_draws
-from labs.orders import gaps
 from labs.orders.asking import Asker
 from labs.orders.filling import Filled, burst, diffusion, in_order, speculative, surest_first
-from labs.orders.readers import reader_of
-from labs.sequences.questions import FREE
+from labs.orders.readers import MaskedReader, Reader, reader_of
+from labs.sequences.questions import FREE, with_gaps
 from training.run import load_model
 
 
@@ -70,13 +70,28 @@ def filler(c: FillConfig, kind: str, fills: str) -> Callable[..., Filled]:
     return others.get(c.order, partial(in_order, order=c.order or fills))
 
 
+def density_table(reader: Reader | MaskedReader, tokenizer: Tokenizer, top: int) -> str:
+    """The entropy (nats) of each free place of one text and its most probable tokens: one pass for all."""
+    from tabulate import tabulate  # here: sampling needs it for nothing else
+
+    places = (reader.text[0] == FREE).nonzero().T  # (1, F)
+    distributions, rows = reader.each(places), []
+    for n, place in enumerate(places[0].tolist()):
+        p = distributions.row(torch.tensor([n]))[0]
+        best = p.topk(min(top, len(p)))
+        tokens = (repr(tokenizer.decode([i])) for i in best.indices.tolist())
+        likely = [f"{token} {value:.3f}" for token, value in zip(tokens, best.values.tolist())]
+        rows.append([place, f"{torch.special.entr(p).sum():.2f}", *likely])
+    return tabulate(rows, ["place", "nats", *(f"{i + 1}" for i in range(len(rows[0]) - 2))])
+
+
 def main(argv: list[str]) -> int:
     c = read(FillConfig, argv, __doc__)
     device = get_device(c.device)
     dtype = choose_dtype(c.dtype, device)
     model, ckpt = load_model(c.checkpoint, c.which, device, get_dtype(dtype.name))
     tokenizer, size = tokenizer_of(ckpt), model.trunk.config.block_size
-    ids = gaps.with_gaps(c.infill or f"{c.prompt}<{c.length}>", tokenizer, size)
+    ids = with_gaps(c.infill or f"{c.prompt}<{c.length}>", tokenizer, size)
     text = torch.tensor([ids] * c.num_samples)
     draws = weight_draws(model, ckpt.record, c.samples, c.seed, dtype.name)
     reader = reader_of(model, text, draws, partial(truncate, c=c), dtype.name)
@@ -85,7 +100,7 @@ def main(argv: list[str]) -> int:
     print(f"{ckpt.path}: {decoding_flags(c)}, seed {c.seed}; {dtype.name}: {dtype.reason}", file=sys.stderr)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
     if c.density:
-        print(gaps.density_table(reader, tokenizer, c.top))
+        print(density_table(reader, tokenizer, c.top))
     else:
         for b, row in enumerate(fill(reader, generator=generator).text.tolist()):
             print(f"--- sample {b + 1}\n" * (c.num_samples > 1) + for_screen(tokenizer.decode(row)))

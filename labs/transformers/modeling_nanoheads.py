@@ -227,7 +227,7 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
         """
         trunk = self.trunk
         tokens = tokens.masked_fill(~seen[:, past:], 0)  # the padding's id may be beyond the vocabulary
-        first = trunk.before
+        first = getattr(trunk, "prefix_tokens", 0)
         if first:
             block_size = trunk.config.block_size
             tokens = F.pad(tokens, (1, 0), value=self.config.vocab_size)

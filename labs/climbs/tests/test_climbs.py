@@ -21,8 +21,8 @@ from labs.climbs.simulated import Climbs
 from labs.orders.filling import paths_of
 from labs.orders.readers import reader_of
 from labs.orders.samplers import fill_left_to_right
+from labs.orders.task import along
 from labs.orders.tests.test_trunk import asker, log_p, model_of, of_order
-from labs.orders.trunk import along
 from labs.sequences.exact import UNKNOWN
 from labs.sequences.questions import FREE
 from labs.sequences.two_sided import two_sided
@@ -154,7 +154,7 @@ def test_nats_of_the_rest(order):
             p = log_p(model, whole[:, :place])[:, -1].exp()
         elif order == "any":
             path = np.tile([0, 1, 4, 2, 3, 5], (3, 1))
-            read, positions = along(whole.numpy(), path, 5)[:2]
+            read, _, positions = along(whole.numpy(), path, 5)
             p = log_p(model, read, positions)[:, [0, 1, 4, 2, 3, 5].index(place)].exp()
         else:
             p = density(who, text)[:, place]

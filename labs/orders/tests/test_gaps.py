@@ -9,13 +9,13 @@ import torch
 from common.errors import UserError
 from data.open import load_tokenizer, tokenizer_of
 from data.tokenizers import WordTokenizer
-from labs.orders import gaps, sample
+from labs.orders import sample
 from labs.orders.filling import in_order
 from labs.orders.readers import reader_of
 from labs.orders.tests.test_filling import q_of
 from labs.orders.tests.test_trunk import model_of, of_order
-from labs.orders.trunk import Order
-from labs.sequences.questions import FREE
+from labs.sequences.paths import Order
+from labs.sequences.questions import FREE, with_gaps
 from tests.fixtures import TINY, train_on
 from training.run import load_model
 
@@ -24,15 +24,15 @@ WORDS = WordTokenizer.of([*"abcdefg", "\n"])
 
 def test_a_template(token_folder):
     a, b, c = (WORDS.encode(w)[0] for w in "abc")
-    assert gaps.with_gaps("a <2> b <1>", WORDS, 8) == [a, FREE, FREE, b, FREE]
-    assert gaps.with_gaps("<1><2> c", WORDS, 8) == [FREE] * 3 + [c]
+    assert with_gaps("a <2> b <1>", WORDS, 8) == [a, FREE, FREE, b, FREE]
+    assert with_gaps("<1><2> c", WORDS, 8) == [FREE] * 3 + [c]
     # byte-level tokens carry the space before them: one left alone would be a token that no text has
     tokenizer = load_tokenizer(token_folder)
     expected = [*tokenizer.encode("the"), FREE, FREE, *tokenizer.encode(" sea")]
-    assert gaps.with_gaps("the <2> sea", tokenizer, 99) == expected
+    assert with_gaps("the <2> sea", tokenizer, 99) == expected
     for template in ("a b", "a <0>", f"a <2> b <{'9' * 5000}>", "a <4> b <4>"):
         with pytest.raises(UserError):
-            gaps.with_gaps(template, WORDS, 8)
+            with_gaps(template, WORDS, 8)
 
 
 # ---- sample.py ---------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_density(filled_in, capsys):
     assert sample.main(command) == 0
     table = capsys.readouterr().out
     model, ckpt = load_model(filled_in["random"])
-    ids = gaps.with_gaps("the <2> sea", tokenizer_of(ckpt), 16)
+    ids = with_gaps("the <2> sea", tokenizer_of(ckpt), 16)
     known = [(i, t) for i, t in enumerate(ids) if t != FREE]
     for place in (i for i, t in enumerate(ids) if t == FREE):
         p = q_of(model, known, place)

@@ -13,12 +13,13 @@ from common.errors import UserError
 from data.batches import TextSource, Windows
 from data.prepare.corpus import Contents, Split, prepare_splits
 from data.tokens import open_tokens
-from evaluate.scoring import score
+from evaluate.scoring import in_sequences, score
 from labs.orders.asking import middle_bits
 from labs.orders.samplers import continue_texts
+from labs.orders.task import OrdersSource, plan
 from labs.orders.tests.test_trunk import asker, log_p, model_of
-from labs.orders.trunk import ORDERS, Order
 from labs.sequences.exact import Sequences, lines
+from labs.sequences.paths import ORDERS, Order
 from labs.sequences.questions import FREE, questions, templates
 from labs.synthetic.tasks import TASKS
 from tests.fixtures import TrueToken, train_on
@@ -59,8 +60,9 @@ def test_what_is_given_comes_first(name):
 def test_what_is_given_has_no_loss(folder, name):
     windows = Windows(open_tokens(folder / "train.bin"), 12)
     assert len(windows) == 40 and windows.given == 5
-    arrange = model_of(name, length=12, vocab=len(TASK.words)).trunk.arrange
-    source = TextSource(windows, TrueToken(), 4, seed=1, arrange=arrange)
+    source = TextSource(windows, TrueToken(), 4, seed=1)
+    if name != "left_to_right":
+        source = OrdersSource(source, model_of(name, length=12, vocab=len(TASK.words)).trunk, 1)
     assert source.positions_with_loss(0) == 4 * 7
     batch = source.batch(0, 0)
     rows = batch.targets.rows.view(-1).numpy()
@@ -101,7 +103,7 @@ def text(sequences: int) -> np.ndarray:
 @pytest.mark.parametrize("trunk, order", [("left_to_right", ""), ("any", ""), ("any", "random")])
 def test_what_is_given_is_not_scored(trunk, order):
     model, ids = model_of(trunk, length=7, vocab=5), text(5)
-    found = score(model, ids, plan=model.trunk.plans(ids, 3).get(order), given=3)
+    found = score(model, plan(model.trunk.config, ids, order, 3) if order else in_sequences(ids, 7, 3))
     assert found.tokens == 5 * 4
     want = 0.0
     for n, row in enumerate(torch.from_numpy(ids[:35]).view(5, 7)):
@@ -125,7 +127,7 @@ def test_the_bound_does_not_hide_what_is_given():
     rows = torch.from_numpy(ids[:12]).view(3, 4)
     hidden = torch.cat((rows[:, :3], torch.full((3, 1), 5)), 1)
     want = -log_p(model, hidden)[:, 3].gather(1, rows[:, 3:]).sum().item()
-    found = score(model, ids, plan=model.trunk.plans(ids, 3)["masked"])
+    found = score(model, plan(model.trunk.config, ids, "masked", 3))
     assert (found.nll, found.tokens) == (pytest.approx(want, rel=1e-5), 3)
 
 

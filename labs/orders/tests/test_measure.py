@@ -14,6 +14,7 @@ from labs.known_language.two_sided import CutDocuments, ForwardBackward, pair_sh
 from labs.orders.asking import Asker, divergence, middle_bits
 from labs.orders.measure import perplexities, surest_perplexities
 from labs.orders.samplers import sampler_points
+from labs.orders.task import plan
 from labs.orders.tests.test_filling import q_of
 from labs.orders.tests.test_trunk import asker, log_p, model_of, of_order, text
 from labs.sequences.questions import FREE, KINDS, questions, spread
@@ -172,8 +173,8 @@ def test_exact_perplexities(order):
     nats = surest_perplexities(who, windows, 2)["nll_sure_left_to_right"]
     assert 0 < nats < 3 * 5
     if order == "any":
-        from_the_left = who.model.trunk.plans(windows.ravel())["left_to_right"]
-        s = score(who.model, windows.ravel(), draws=who.draws, plan=from_the_left)
+        from_the_left = plan(who.model.trunk.config, windows.ravel(), "left_to_right")
+        s = score(who.model, from_the_left, draws=who.draws)
         assert ppl["ppl_sure_left_to_right"] == pytest.approx(math.exp(s.nll / s.tokens), rel=1e-6)
 
 

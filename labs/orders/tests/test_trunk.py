@@ -17,8 +17,10 @@ from evaluate.scoring import score
 from heads import make_head
 from labs.orders.asking import Asker
 from labs.orders.recorded import translate
-from labs.orders.trunk import MASKED, ORDERS, AnyOrder, Masked, Order, along, plan
-from model import Cache, GPTConfig, LanguageModel, Step, build, trunk_on_meta
+from labs.orders.task import OrdersSource, along, plan
+from labs.orders.trunk import MASKED, AnyOrder, Masked
+from labs.sequences.paths import ORDERS, Order
+from model import Cache, GPTConfig, LanguageModel, build, trunk_on_meta
 from tests.fixtures import TrueToken, log, weights
 
 V, T = 11, 8
@@ -86,20 +88,10 @@ def test_the_order_of_a_sequence_is_a_function_of_seed_step_and_number():
 
 
 def test_along():
-    got = along(np.array([[10, 11, 12]]), np.array([[2, 0, 1]]), start=99, place=5, first=1)
-    assert got.tokens.tolist() == [[99, 12, 10]] and got.targets.tolist() == [[12, 10, 11]]
-    assert got.positions.tolist() == [[[5, 2], [2, 0], [0, 1]]]
-    assert got.scored.tolist() == [[True, False, True]]
-
-
-def test_hidden_places():
-    tokens, n = torch.from_numpy(text(4000 * (T + 1)).reshape(-1, T + 1)), 4000
-    read = model_of(MASKED).trunk.arrange(tokens, Step(0, 1, 0, torch.arange(n), n))
-    hidden, before = read.scored, tokens[:, :-1]
-    assert (read.tokens[hidden] == V).all() and (read.tokens[~hidden] == before[~hidden]).all()
-    assert torch.equal(read.targets, before)
-    np.testing.assert_allclose((read.weights * hidden).sum(1), T, rtol=1e-6)
-    np.testing.assert_allclose(hidden.float().mean(0), (T + 1) / 2 / T, atol=0.03)  # each place as often
+    path = np.array([[2, 0, 1]])
+    got = along(np.array([[10, 11, 12]]), path, start=99, place=5, scored=path >= 1)
+    assert got.tokens.tolist() == [[99, 12, 10]] and got.positions.tolist() == [[[5, 2], [2, 0], [0, 1]]]
+    assert got.targets.token.tolist() == [12, 11] and got.targets.rows.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize("batch, T", [(4, 7), (12, 4)])
@@ -170,7 +162,7 @@ def test_a_token_sees_what_is_before_it_in_the_path():
     model = model_of()
     tokens = text(2 * T).reshape(2, T)
     path = Order("random", seed=2).paths(0, np.arange(2), T)
-    inputs, positions, _ = along(tokens, path, V)[:3]
+    inputs, _, positions = along(tokens, path, V)
     before = model.trunk(inputs, positions)
     for n in range(1, T):
         changed = inputs.clone()
@@ -194,7 +186,7 @@ def test_left_to_right_is_the_identity_path(parts, sinusoidal):
     assert model.trunk.context == T - 1 and bool(list(model.trunk.wpe.parameters())) != sinusoidal
     tokens = text(2 * T).reshape(2, T)
     path = np.tile(np.arange(T), (2, 1))
-    inputs, positions, _ = along(tokens, path, V)[:3]
+    inputs, _, positions = along(tokens, path, V)
     want = model.trunk(inputs, positions)[:, 1:]
     x = torch.from_numpy(tokens[:, :-1])
     cache = Cache(model.trunk, 2, torch.float64)
@@ -230,11 +222,24 @@ def tokens(tmp_path):
     return TokenFile(write_tokens(path, [text(20 * T + 1)], V), {}, path)
 
 
+def test_hidden_places(tokens):
+    text, seen = TextSource(Windows(tokens, T), TrueToken(), 20, seed=1), []
+    source = OrdersSource(text, model_of(MASKED).trunk, 1)
+    for step in range(200):
+        (read, targets, _), whole = source.batch(step, 0), text.batch(step, 0).tokens
+        hidden = read == V
+        assert torch.equal(read[~hidden], whole[~hidden]) and torch.equal(targets.token, whole[hidden])
+        assert torch.equal(targets.rows, hidden.flatten().nonzero()[:, 0])
+        weights = torch.zeros(20, T).masked_scatter(hidden, targets.weights)
+        np.testing.assert_allclose(weights.sum(1), T, rtol=1e-6)
+        seen.append(hidden)
+    np.testing.assert_allclose(torch.cat(seen).float().mean(0), (T + 1) / 2 / T, atol=0.03)  # each as often
+
+
 @pytest.mark.parametrize("name", ["random", "fractal"])
 def test_a_batch_is_whole_windows_along_their_paths(tokens, name):
-    source = TextSource(Windows(tokens, T), TrueToken(), 4, seed=1, arrange=model_of(name).trunk.arrange)
-    usual = TextSource(Windows(tokens, T), TrueToken(), 4, seed=1).batch(2, 0).tokens
-    batch = source.batch(2, 0)
+    source = TextSource(Windows(tokens, T), TrueToken(), 4, seed=1)
+    usual, batch = source.batch(2, 0).tokens, OrdersSource(source, model_of(name).trunk, 1).batch(2, 0)
     path = Order(name, seed=1).paths(2, np.arange(4), T)
     assert batch.tokens[:, 0].tolist() == [V] * 4 and batch.positions[:, 0, 0].tolist() == [T] * 4
     assert np.array_equal(batch.positions[:, :, 1], path)
@@ -245,13 +250,11 @@ def test_a_batch_is_whole_windows_along_their_paths(tokens, name):
 
 @pytest.mark.parametrize("name", ["random", MASKED])
 def test_batches_do_not_depend_on_how_they_are_divided(tokens, name):
-    arrange = model_of(name).trunk.arrange
+    trunk = model_of(name).trunk
 
     def parts(micro, world):
-        made = [
-            TextSource(Windows(tokens, T), TrueToken(), 8, 1, micro, rank, world, arrange)
-            for rank in range(world)
-        ]
+        texts = [TextSource(Windows(tokens, T), TrueToken(), 8, 1, micro, r, world) for r in range(world)]
+        made = [OrdersSource(text, trunk, 1) for text in texts]
         return [[s.batch(5, part) for part in range(s.parts)] for s in made]
 
     (whole,) = parts(0, 1)[0]
@@ -265,8 +268,7 @@ def test_batches_do_not_depend_on_how_they_are_divided(tokens, name):
 def test_heads_train_in_any_order(tokens, name, order):
     """Finite, with a gradient, also for the embedding of the start or the mask token."""
     model = model_of(order, head=name).float().train()
-    source = TextSource(Windows(tokens, T), TrueToken(name), 4, 1, arrange=model.trunk.arrange)
-    b = source.batch(0, 0)
+    b = OrdersSource(TextSource(Windows(tokens, T), TrueToken(name), 4, 1), model.trunk, 1).batch(0, 0)
     loss, count = model(b.tokens, b.targets, b.positions)
     loss.backward()
     assert math.isfinite(loss.item()) and count == len(b.targets.ids)
@@ -283,16 +285,18 @@ def test_heads_train_in_any_order(tokens, name, order):
 def test_a_score_along_an_order_is_that_of_one_token_at_a_time(name, count):
     """Each token once, given the start token and what is before it on its window's path."""
     model, ids = model_of(), text(count)
-    got = score(model, ids, plan=plan(model.trunk.config, ids, name), batch=2)
+    got = score(model, plan(model.trunk.config, ids, name), batch=2)
     total, seen, length = 0.0, set(), min(T, count)
     for number, start in enumerate([*range(0, count - length, length), count - length]):
         path = Order(name).paths(0, np.array([number]), length)
-        inputs, positions, targets, _, _ = along(ids[None, start : start + length], path, V, T)
+        inputs, targets, positions = along(ids[None, start : start + length], path, V, place=T)
         for n in range(length):
             place = start + path[0, n]
             if place not in seen:
                 seen.add(place)
-                total -= log_p(model, inputs[:, : n + 1], positions[:, : n + 1])[0, -1, targets[0, n]].item()
+                total -= log_p(model, inputs[:, : n + 1], positions[:, : n + 1])[
+                    0, -1, targets.token[n]
+                ].item()
     assert got.tokens == count == len(seen)
     assert got.nll == pytest.approx(total, rel=1e-6)
 
@@ -302,9 +306,9 @@ def test_left_to_right_each_token_is_given_one_at_least():
     model, ids = model_of(), text(3 * T)
     got = score(model, ids)
     assert got.tokens == len(ids) - 1
-    whole = score(model, ids[:T], plan=model.trunk.plans(ids[:T])["left_to_right"])  # from the start token on
+    whole = score(model, plan(model.trunk.config, ids[:T], "left_to_right"))  # from the start token on
     x = torch.from_numpy(ids[None, :T])
-    inputs, positions = along(ids[None, :T], np.arange(T)[None], V)[:2]
+    inputs, _, positions = along(ids[None, :T], np.arange(T)[None], V)
     first = log_p(model, inputs, positions)[0, 0, x[0, 0]].item()
     assert score(model, ids[:T]).nll == pytest.approx(whole.nll + first, rel=1e-6)
 
@@ -324,7 +328,7 @@ def test_the_bound_of_masked_diffusion():
             want -= share * length / k * sum(lp[i, ids[i]].item() for i in hidden)
     windows = 6000
     tiled = np.tile(ids, windows)
-    got = score(model, tiled, plan=model.trunk.plans(tiled)[MASKED], batch=1000)
+    got = score(model, plan(model.trunk.config, tiled, MASKED), batch=1000)
     assert got.tokens == windows * length
     assert got.nll / windows == pytest.approx(want, rel=0.01)
 
