@@ -32,7 +32,8 @@ from evaluate.sampling import weight_draws
 from labs.orders.asking import Asker
 from labs.orders.filling import Filled, burst, diffusion, in_order, speculative, surest_first
 from labs.orders.readers import MaskedReader, Reader, reader_of
-from labs.sequences.questions import FREE, with_gaps
+from labs.sequences.gaps import with_gaps
+from labs.sequences.questions import FREE
 from training.run import load_model
 
 

@@ -1,16 +1,11 @@
 """Windows of which some places are known, and the exact truth at some that are not."""
 
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from common.errors import UserError
-from data.tokenizers import Tokenizer, ids_of
-
 FREE = -1  # in place of a token that is not known
-GAP = re.compile(r" ?<(\d+)>")  # with the space before it: tokens carry their own
 ASKED = 8  # free places of a window at which a distribution is compared with the truth
 Given = Callable[[np.ndarray, np.ndarray], np.ndarray]  # labs.sequences.two_sided.TwoSided.log_probs
 
@@ -29,18 +24,6 @@ def templates(windows: np.ndarray, given: int) -> np.ndarray:
     text = np.full_like(windows, FREE)
     text[:, :given] = windows[:, :given]
     return text
-
-
-def with_gaps(template: str, tokenizer: Tokenizer, block_size: int) -> list[int]:
-    """The ids of a text such as "The river <5> of the city", FREE in its gaps. UserError if it has none, or
-    too much."""
-    ids: list[int] = []
-    parts = GAP.split(template)  # text, tokens of a gap, text, ...
-    for i, part in enumerate(parts):  # int() refuses thousands of digits
-        ids += [FREE] * min(int(part[:9]), block_size + 1) if i % 2 else ids_of(part, tokenizer)
-    if FREE not in ids or len(ids) > block_size:
-        raise UserError(f"{template[:60]!r}: <5> is a gap of five; {block_size} tokens (block_size) at most")
-    return ids
 
 
 class Questions(NamedTuple):

@@ -14,8 +14,9 @@ from labs.orders.filling import in_order
 from labs.orders.readers import reader_of
 from labs.orders.tests.test_filling import q_of
 from labs.orders.tests.test_trunk import model_of, of_order
+from labs.sequences.gaps import with_gaps
 from labs.sequences.paths import Order
-from labs.sequences.questions import FREE, with_gaps
+from labs.sequences.questions import FREE
 from tests.fixtures import TINY, train_on
 from training.run import load_model
 
