@@ -18,7 +18,7 @@ import train
 from common.errors import UserError
 from config.defaults import TrainConfig
 from data import tokenizers
-from data.open import load_tokenizer, prepared
+from data.open import corpus_of, load_tokenizer, prepared
 from data.prepare import corpus
 from data.prepare.bpe import short_words, train_bpe
 from data.prepare.lines import file_lines
@@ -422,9 +422,10 @@ def test_a_reader_of_a_prepared_folder_writes_nothing(novel, monkeypatch):
 def test_a_training_takes_any_prepared_folder(novel, tmp_path, monkeypatch):
     """In place of its configuration's dataset, tokenizer and source; and goes on in it."""
     folder, out = shutil.copytree(novel[1], tmp_path / "elsewhere"), tmp_path / "run"
-    config = TrainConfig(
-        **TINY | dict(data=str(folder), name="run", out_dir=str(out), tokenizer="gpt2", lr_decay_steps=6)
-    )
+    # of what it is not asked
+    monkeypatch.setattr(corpus_of("wikitext103"), "unusual_settings", lambda source: pytest.fail(source))
+    own = dict(data=str(folder), dataset="wikitext103", tokenizer="gpt2", lr_decay_steps=6)
+    config = TrainConfig(**TINY | own | dict(name="run", out_dir=str(out)))
     with handlers_kept():
         assert train.main([f"--{key}={value}" for key, value in vars(config).items()]) == 0
         c = Run(out, "last").config

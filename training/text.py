@@ -169,10 +169,11 @@ class TextTask(TrainingTask):
         given = len(windows) * windows.given  # tokens without a loss
         self.size = len(self.train.ids) - given
         # what makes its numbers incomparable with others'
-        if settings := corpus_of(c.dataset).unusual_settings(self.train.info["source"]):
-            procs.print0(f"{c.dataset} was prepared with {settings}, not with the standard settings")
+        dataset = self.info["dataset"]
+        if settings := corpus_of(dataset).unusual_settings(self.train.info["source"]):
+            procs.print0(f"{dataset} was prepared with {settings}, not with the standard settings")
         if self.train.info["complete"] is False:
-            procs.print0(f"{c.dataset} is not the whole official split")
+            procs.print0(f"{dataset} is not the whole official split")
 
     def source(self, model: LanguageModel, procs: Processes) -> BatchSource:
         c = self.config
