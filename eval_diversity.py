@@ -8,28 +8,27 @@
 A row has its run's name, or the one given before "="; seeds of one training are one row, with intervals.
 Three rows that no model wrote stand by: human text, unigram noise and a loop.
 
-A GPT-2 of transformers (a folder) or of nanoGPT (ckpt.pt) is a row, too; alone it needs --data.
+A model of transformers or nanoGPT is a row once labs/transformers/import.py has read it; alone it needs
+--data.
 
-Honest protocol (default): perplexity of the sampled distribution on a whole held-out split; text metrics on
-continuations alone, of held-out prompts, with a fixed token budget, all cut to the same number of words.
+Perplexity of the sampled distribution on a whole held-out split; text metrics on continuations alone, of
+held-out prompts, with a fixed token budget, all cut to the same number of words.
 Human text is the standard: beside each value stands its distance to human.
-
-`--protocol paper` scores as the paper did, beside its published numbers: perplexity on training windows,
-prompts scored along. Its own defaults are the last lines of the help.
+The paper's own protocol: python table.py --measure=paper.
 """
 
-from common.config import cli
-from evaluate.measure import evaluate
-from evaluate.settings import PaperConfig, read_settings
-from evaluate.text import TextMeasure
+from common.config import cli, read
+from evaluate.settings import TextConfig
+from tables.measure import evaluate
+from tables.text import TextMeasure
 
 
 def main(argv: list[str]) -> int:
     if "--files" in (argument.partition("=")[0] for argument in argv):
-        from evaluate import file_texts
+        from tables import file_texts
 
         return file_texts.main(argv)
-    return evaluate(TextMeasure(), read_settings(PaperConfig, argv, __doc__))
+    return evaluate(TextMeasure(), read(TextConfig, argv, __doc__))
 
 
 if __name__ == "__main__":

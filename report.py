@@ -22,15 +22,15 @@ from common.errors import UserError
 from common.files import beside, check_writable, real_path, replacing
 from common.places import as_installed_command
 from data.open import tokenizer_of
-from evaluate.checks import check_comparable, check_text, open_split
-from evaluate.measure import NamedRun, open_runs
-from evaluate.report.page import render
-from evaluate.report.runs import Drawing, ReportedRuns, examine
-from evaluate.report.tables import open_table, table_path
 from evaluate.sampling import held_out_prompts
-from evaluate.store import Store
-from evaluate.text import TextMeasure
 from model import context
+from tables.checks import check_comparable, check_text, open_split
+from tables.measure import NamedRun, open_runs
+from tables.report.page import render
+from tables.report.runs import Drawing, ReportedRuns, examine
+from tables.report.tables import open_table, table_path
+from tables.store import Store
+from tables.text import TextMeasure
 
 
 @dataclass

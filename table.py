@@ -7,10 +7,10 @@
 Trains each row with each seed (train.py; a stopped one resumes) and measures all runs as they are at the end
 of training: no row has several chances to be best by validation. results/NAME.jsonl has a line for each run
 and measure; results/NAME.md and the figures are views of it: per row the mean over seeds, with a 95%
-interval. What training decides has Student's t over the seeds; see evaluate/summary.py.
+interval. What training decides has Student's t over the seeds; see tables/summary.py.
 
 --search trains each row at the points of a search (`space`: learning rate and gain) at one seed, and keeps
-the trials in the same file; evaluate/search.py says how it chooses them. --tuned then trains fresh seeds at
+the trials in the same file; tables/search.py says how it chooses them. --tuned then trains fresh seeds at
 each row's best point. --measure is text (the default), orders, decoding, curve, or a lab's, and --evaluate
 has its flags.
 
@@ -29,9 +29,9 @@ from typing import Any
 from common.config import cli, read
 from common.errors import UserError
 from common.files import beside
-from evaluate import figures, ratios, search
-from evaluate.find import find_measure
-from evaluate.jobs import (
+from tables import figures, ratios, search
+from tables.find import find_measure
+from tables.jobs import (
     ByName,
     Job,
     name_of,
@@ -41,7 +41,7 @@ from evaluate.jobs import (
     sources_first,
     used_by,
 )
-from evaluate.measure import (
+from tables.measure import (
     Measure,
     common_fields,
     evaluate,
@@ -51,11 +51,11 @@ from evaluate.measure import (
     measure_runs,
     show,
 )
-from evaluate.names import check_apart
-from evaluate.search import Search, trials_in
-from evaluate.settings import TableConfig, TextConfig, read_settings
-from evaluate.store import Row, Store
-from evaluate.workers import TrainingsStopped, train_all
+from tables.names import check_apart
+from tables.search import Search, trials_in
+from tables.settings import TableConfig
+from tables.store import Row, Store
+from tables.workers import TrainingsStopped, train_all
 from training import checkpoint
 
 # -----------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def table(c: TableConfig, store: Store) -> int:
     if trained:
         at = [f"{job.out.name}={checkpoint.find_checkpoint(job.out, 'last')}" for job in trained]
         # as checked for all rows: one that is not finished may read less than the others
-        agreed = {"block_size": settings["block_size"]} if isinstance(config, TextConfig) else {}
+        agreed = {"block_size": settings["block_size"]} if hasattr(config, "block_size") else {}
         session = measure.session(replace(config, checkpoints=at, **agreed))
         new = measure_runs(measure, session, store, {job.out.name: job.fields for job in jobs})
         settings = session.settings
@@ -173,9 +173,7 @@ def show_table(
 
 def config_of_measure(measure: Measure, c: TableConfig, runs: list[str]) -> Any:
     """The measure's own configuration. UserError for a flag in `evaluate` that it does not take."""
-    return read_settings(
-        measure.config, [*runs, *shlex.split(c.evaluate), f"--out={Path(c.results) / c.name}"]
-    )
+    return read(measure.config, [*runs, *shlex.split(c.evaluate), f"--out={Path(c.results) / c.name}"])
 
 
 def searched(c: TableConfig, store: Store) -> int:
@@ -202,7 +200,7 @@ def main(argv: list[str]) -> int:
     asked, rest = flag.parse_known_args(argv)
     if asked.measure and not any(a.startswith("--rows") or (a.endswith(".py") and a[0] != "-") for a in rest):
         measure = find_measure(asked.measure)  # of runs, with flags of its own
-        return evaluate(measure, read_settings(measure.config, rest, __doc__))
+        return evaluate(measure, read(measure.config, rest, __doc__))
     if run := next((a for a in rest if not a.startswith("-") and Path(a).is_dir()), ""):
         raise UserError(f"{run} is a folder: of runs give --measure=NAME, or python eval_diversity.py {run}")
     c = read(TableConfig, argv, __doc__)

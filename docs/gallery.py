@@ -17,8 +17,8 @@ if __name__ == "__main__":
 
 from common.config import read_config
 from common.places import find
-from evaluate.figures import pyplot, write
 from heads import Head, Targets, named_head
+from tables.figures import pyplot, write
 
 V = 4096  # the vocabulary of the small tables
 LEADS = torch.linspace(-5, 20, 501, dtype=torch.float64)

@@ -258,15 +258,11 @@ def cut(text: str, words: int, tokenize: str = SPACED) -> str:
     return end[0] if end else text
 
 
-def text_metrics(texts: list[str], loops: int, words: int = 0, tokenize: str = SPACED) -> dict[str, float]:
+def text_metrics(texts: list[str], words: int = 0, tokenize: str = SPACED) -> dict[str, float]:
     """TEXT_METRICS of decoded texts, whose words `tokenize` finds.
 
-    Each text is cut to its first `words`; "short_texts" says how many have fewer. 0: no text is cut. Each
-    metric is the mean over `loops` groups of the texts.
+    Each text is cut to its first `words`; "short_texts" says how many have fewer. 0: no text is cut.
     """
     short = {"short_texts": sum(len(words_in(t, tokenize)) < words for t in texts)} if words else {}
     texts = [cut(t, words, tokenize) for t in texts]
-    groups = [texts[i::loops] for i in range(loops)]
-    values = {key: [metric(g, tokenize) for g in groups] for key, metric in TEXT_METRICS.items()}
-    sd = {"self_bleu_sd": float(np.std(values["self_bleu"], ddof=1))} if loops > 1 else {}
-    return {**{key: float(np.mean(v)) for key, v in values.items()}, **sd, **short}
+    return {key: float(metric(texts, tokenize)) for key, metric in TEXT_METRICS.items()} | short

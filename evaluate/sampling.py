@@ -15,7 +15,7 @@ from common.device import autocast, float64_device, get_dtype, to_float64
 from common.errors import UserError
 from common.log import progress_bar
 from evaluate.decoding import AS_SCORED, Decoding, truncate
-from evaluate.settings import Settings, run_seed
+from evaluate.settings import SampledConfig, Settings, run_seed
 from heads import Weights
 from model import GPT, Cache, LanguageModel, Trunk
 from training.run import Degenerate
@@ -213,9 +213,10 @@ def held_out_prompts(ids: np.ndarray, n: int, prompt: int, new: int, seed: int |
 
 
 def sample_texts(
-    model: LanguageModel, prompts: np.ndarray, s: Settings, device: torch.device, title: str, batch: int = 50
+    model: LanguageModel, prompts: np.ndarray, s: SampledConfig | Settings, device: torch.device, title: str
 ) -> np.ndarray:
     """(n, new_tokens) ids sampled after each prompt; s.seed is the run's own, see `run_seed`."""
+    batch = 50  # prompts at once
     draws = model.head.draws(s.samples, s.seed, get_dtype(s.dtype))
     generator = torch.Generator(float64_device(device)).manual_seed(s.seed)
     total = len(prompts) * s.new_tokens

@@ -23,14 +23,14 @@ import train
 import training.text
 from common.manifest import write_manifest
 from data.prepare.corpus import Contents, Split, prepare_splits
-from evaluate import text_numbers
 from evaluate.metrics import Calibration
-from evaluate.store import Store
-from evaluate.views import read_texts, samples_file
 from heads import HEADS
 from model import LanguageModel, build
+from tables import text as text_measure
+from tables.store import Store
+from tables.views import read_texts, samples_file
 
-text_numbers.ENOUGH_WORDS = 0  # the tests' texts are of a few words
+text_measure.ENOUGH_WORDS = 0  # the tests' texts are of a few words
 os.fsync = lambda fd: None  # nothing here need outlive a power cut, and each waits for the disk
 
 # Under nohup SIGHUP is ignored, in the background of a script SIGINT, and programs go on after it: the tests

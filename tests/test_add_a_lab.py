@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from evaluate.store import Store
+from tables.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("common", "config", "data", "evaluate", "heads", "training")
+ROOMS = ("common", "config", "data", "evaluate", "heads", "tables", "training")
 LABS = ("labs/sequences", "labs/orders")
 
 

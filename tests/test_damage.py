@@ -17,10 +17,10 @@ import augment
 import data.text.prepare
 import data.wikitext103.prepare
 import eval_diversity
-import evaluate.jobs
 import report
 import sample
 import table
+import tables.jobs
 import train
 import training.text
 from common.config import cli
@@ -50,7 +50,7 @@ def surroundings(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.chdir(folder)
     patch.delenv("TRACEBACK", raising=False)
     patch.setattr("data.open.ROOT", folder)
-    for module in (training.text, augment, evaluate.jobs):
+    for module in (training.text, augment, tables.jobs):
         patch.setattr(module, "prepared", lambda *a: prepared(*a, root=folder / "data"))
 
 

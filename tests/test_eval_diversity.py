@@ -9,25 +9,27 @@ import numpy as np
 import pytest
 import torch
 
+import table as tables_program
+from common.config import read
 from data.open import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main
 from evaluate import diversity, sampling, text_numbers
-from evaluate import text as measure
-from evaluate.columns import HONEST, Column
 from evaluate.diversity import text_metrics
-from evaluate.names import REFERENCES
 from evaluate.sampling import held_out_prompts
 from evaluate.scoring import TemperedCalibration, fit_temperature, score
-from evaluate.settings import PaperConfig, read_settings, run_seed
-from evaluate.text import TextMeasure, TextSession
+from evaluate.settings import TextConfig, run_seed
 from evaluate.text_numbers import reference_texts
+from tables import text as measure
+from tables.columns import HONEST, Column
+from tables.names import REFERENCES
+from tables.text import TextMeasure, TextSession
 from tests.fixtures import TINY, rows, samples, scale, seal, train_in_process
 from train import TrainConfig
 from training.run import load_model
 
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]
-PAPER_SMALL = ["--protocol=paper", "--texts=20", "--new_tokens=20", "--texts_kept=0", "--device=cpu"]
+PAPER_SMALL = ["--measure=paper", "--texts=20", "--new_tokens=20", "--texts_kept=0", "--device=cpu"]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def no_work(monkeypatch):
 
     monkeypatch.setattr(sampling, "generate", fail)
     monkeypatch.setattr(text_numbers, "score", fail)
-    monkeypatch.setattr(measure, "reference_row", fail)
+    monkeypatch.setattr(measure, "reference_texts", fail)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +78,7 @@ def honest(trained, sig, tmp_path_factory) -> Path:
 
 def settings(*argv: str):
     """(Settings, Data, device) that the command would work with."""
-    session = TextMeasure().session(read_settings(PaperConfig, list(argv)))
+    session = TextMeasure().session(read(TextConfig, list(argv)))
     return session.s, session.data, session.device
 
 
@@ -136,8 +138,7 @@ TEXTS = [
 
 def test_text_metrics_are_those_of_diversity():
     words = [t.split() for t in TEXTS]
-    got = text_metrics(TEXTS, 1)
-    assert "self_bleu_sd" not in got
+    got = text_metrics(TEXTS)
     assert got == {
         "self_bleu": diversity.self_bleu_sacre(TEXTS),
         "distinct_4": diversity.distinct_n(words, 4),
@@ -145,13 +146,9 @@ def test_text_metrics_are_those_of_diversity():
         "zipf": diversity.zipf_coefficient(words),
     }
     assert got["self_bleu"] > 1 and 0 < got["seq_rep_4"] < 1
-    got, groups = text_metrics(TEXTS, 2), (TEXTS[::2], TEXTS[1::2])  # means over loops
-    bleu = [diversity.self_bleu_sacre(g) for g in groups]
-    assert got["self_bleu"] == pytest.approx(np.mean(bleu))
-    assert got["self_bleu_sd"] == pytest.approx(abs(bleu[0] - bleu[1]) / math.sqrt(2))
 
 
-# ---- the honest protocol -----------------------------------------------------------------------------------
+# ---- the table ---------------------------------------------------------------------------------------------
 
 
 def test_perplexity_columns(honest, trained, sig, token_folder):
@@ -200,7 +197,7 @@ def test_continuations_alone_are_scored(trained, token_folder, tmp_path, monkeyp
     assert samples(tmp_path / "t", "human") == [tokenizer.decode(h) for h in prompts.human.tolist()]
     r = rows(tmp_path / "t")["baseline"]
     assert r["settings"]["words"] == 4 and r["settings"]["tokenize"] == "13a"
-    assert same({k: r[k] for k in text_metrics(want, 1, 4)}, text_metrics(want, 1, 4))
+    assert same({k: r[k] for k in text_metrics(want, 4)}, text_metrics(want, 4))
 
 
 def test_the_seed_is_the_table(honest, trained, sig, variant, tmp_path):
@@ -365,8 +362,6 @@ def test_a_model_of_no_numbers_is_a_row_that_says_so(trained, variant, tmp_path)
     "flags, key",
     [
         (["--texts=1000"], "split"),
-        (["--protocol=paper", "--texts=15"], "texts"),
-        (["--protocol=paper", "--texts=20", "--prompt_tokens=17"], "block_size"),
         (["HUMAN"], "name"),
         (["SAME"], "baseline"),
         (["TOKENS"], "token files"),
@@ -384,17 +379,17 @@ def test_what_cannot_work_is_refused_before_any_work(trained, variant, no_work, 
         main([str(trained), *SMALL, *(str(runs[f]()) if f in runs else f for f in flags)])
 
 
-# ---- the paper's protocol ----------------------------------------------------------------------------------
+# ---- the paper's measure ----------------------------------------------------------------------------------
 
 
 def test_the_papers_protocol(trained, sig, token_folder, tmp_path, monkeypatch):
     seen, tokenizer = capture(monkeypatch), load_tokenizer(token_folder)
     out = tmp_path / "paper"
-    assert main([str(trained), str(sig), *PAPER_SMALL, f"--out={out}"]) == 0
+    assert tables_program.main([str(trained), str(sig), *PAPER_SMALL, f"--out={out}"]) == 0
     r = rows(out)["baseline"]
     s = r["settings"]
-    keys = ("loops", "prompt_tokens", "temperature", "top_k", "split")
-    assert [s[key] for key in keys] == [10, 16, 0.8, 200, "train"]
+    keys = ("loops", "prompt_tokens", "temperature", "top_k")
+    assert [s[key] for key in keys] == [10, 16, 0.8, 200]
     want = [tokenizer.decode(p + new) for p, new in seen[:20]]  # the prompt is scored along
     assert samples(out, "baseline") == want
     train = open_tokens(token_folder / "train.bin").ids.astype(np.int64)
@@ -402,7 +397,13 @@ def test_the_papers_protocol(trained, sig, token_folder, tmp_path, monkeypatch):
     assert [p for p, _ in seen] == places.prompt.tolist() * 2  # training text, the same for each row
     human = np.concatenate((places.prompt, places.human), 1).tolist()
     assert samples(out, "human") == [tokenizer.decode(row) for row in human]
-    assert {k: r[k] for k in text_metrics(want, 10)} == text_metrics(want, 10) and r["self_bleu_sd"] > 0
+    loops = [text_metrics(want[i::10]) for i in range(10)]
+    assert {k: r[k] for k in loops[0]} == {k: pytest.approx(np.mean([v[k] for v in loops])) for k in loops[0]}
+    bleu = [v["self_bleu"] for v in loops]
+    assert r["self_bleu_sd"] == pytest.approx(np.std(bleu) * math.sqrt(10 / 9)) and r["self_bleu_sd"] > 0
     assert [r[f"published_{key}"] for key in ("ppl", "self_bleu", "distinct_4")] == [6.1855, 27.1660, 0.9709]
     assert rows(out)[sig.name]["published_ppl"] == 2257.3240  # by the name's first part
     assert 1 < r["ppl_train"] < 50 and "ppl_tok" not in r and "published_ppl" not in rows(out)["human"]
+    for flag in ("--texts=15", "--prompt_tokens=17"):
+        with pytest.raises(ValueError, match=flag[2:].split("=")[0]):
+            tables_program.main([str(trained), *PAPER_SMALL, flag])

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from evaluate import curve, figures
+from tables import curve, figures
 
 
 def test_a_figure_as_png_and_as_pdf(tmp_path):

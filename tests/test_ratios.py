@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from evaluate import ratios
-from evaluate.statistics import Estimate
+from tables import ratios
+from tables.statistics import Estimate
 
 PLACES = [{"learning_rate": rate} for rate in (0.001, 0.002, 0.004, 0.008)]
 

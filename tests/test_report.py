@@ -17,13 +17,13 @@ from common.places import corpora
 from config.defaults import TrainConfig
 from data.open import load_tokenizer, prepared, tokenizer_of
 from data.tokens import open_tokens
-from evaluate.measure import open_runs
-from evaluate.report.page import breakable, render
-from evaluate.report.runs import Drawing, examine
-from evaluate.report.tables import ReportedTable, data_url, open_table
 from evaluate.sampling import held_out_prompts, weight_draws
-from evaluate.store import Store
-from evaluate.text import TextMeasure
+from tables.measure import open_runs
+from tables.report.page import breakable, render
+from tables.report.runs import Drawing, examine
+from tables.report.tables import ReportedTable, data_url, open_table
+from tables.store import Store
+from tables.text import TextMeasure
 from tests.fixtures import TINY, train_in_process
 from training.run import load_model
 

@@ -8,11 +8,11 @@ import pytest
 
 from common.config import read
 from common.places import find
-from evaluate import ratios, search
-from evaluate.find import find_measure
-from evaluate.settings import TableConfig
-from evaluate.store import Store
-from evaluate.views import View
+from tables import ratios, search
+from tables.find import find_measure
+from tables.settings import TableConfig
+from tables.store import Store
+from tables.views import View
 
 pytest.importorskip("labs", reason="tables of labs are among the committed ones")
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -29,7 +29,7 @@ def views(path: Path) -> dict[str, View]:
         c = read(TableConfig, [f"config/tables/{name}.py"])
         pace = ratios.pace_of(RESULTS.parent / c.cost, found.first) if c.cost else {}
         made[f"{name}.ratios.md"] = ratios.view(found, ratios.costs(store.rows("text"), found.first, pace))
-    for measure in ("images", "classes", "rest", "curve"):
+    for measure in ("paper", "images", "classes", "rest", "curve"):
         if measure == "curve" and (name.endswith(".curves") or name == "single_runs"):
             continue  # pages and figures alone read these
         if rows := store.rows(measure):
@@ -79,7 +79,7 @@ HEADS = ["config/tables/heads.py", '--rows=["baseline","gs_softmax_f1","bayes_gp
 def test_committed_trials_are_those_that_the_command_asks_for(monkeypatch):
     """The same command trains none of them again."""
     monkeypatch.chdir(RESULTS.parent)
-    monkeypatch.setattr("evaluate.jobs.data_of", lambda *_: "")  # whatever is prepared on this machine
+    monkeypatch.setattr("tables.jobs.data_of", lambda *_: "")  # whatever is prepared on this machine
     c = read(TableConfig, HEADS)
     store = Store(RESULTS / f"{c.name}.jsonl")
     rows = {row["name"]: row for row in store.rows(search.NAME)}

@@ -11,11 +11,11 @@ import pytest
 
 from common.config import read
 from config.defaults import TrainConfig
-from evaluate import search, workers
-from evaluate.measure import training_of
-from evaluate.search import Search, best_of, expected_best, points, propose, trials_in, trials_of
-from evaluate.store import Store
 from table import TableConfig
+from tables import search, workers
+from tables.measure import training_of
+from tables.search import Search, best_of, expected_best, points, propose, trials_in, trials_of
+from tables.store import Store
 from tests.fixtures import over, train_in_process
 from tests.test_table import whole  # noqa: F401
 
@@ -194,7 +194,7 @@ def test_a_whole_search_and_on(start, monkeypatch):
     ):
         with pytest.raises(ValueError, match=key):
             start("--search", *flags, trials=4, **change)
-    monkeypatch.setattr("evaluate.jobs.data_of", lambda wanted: "another")
+    monkeypatch.setattr("tables.jobs.data_of", lambda wanted: "another")
     with pytest.raises(ValueError, match="data_sha256"):
         start("--search", trials=4)
 

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 from data.tokens import open_tokens
-from evaluate.columns import Column
 from evaluate.diversity import common_words, text_metrics
-from evaluate.statistics import best_group, half_sampling_interval, holm, paired_p
-from evaluate.summary import grouped, marks, numbers_of, worse
-from evaluate.text import TextMeasure
+from tables.columns import Column
+from tables.statistics import best_group, half_sampling_interval, holm, paired_p
+from tables.summary import grouped, marks, numbers_of, worse
+from tables.text import TextMeasure
 from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
 from training.run import Progress, Run, RunConfig, training_cost
@@ -220,9 +220,9 @@ def test_texts_are_cut_to_what_most_human_texts_have():
     assert common_words(["w " * n for n in range(100, 201)]) == 105
     assert common_words(["早上，老人走到港口"] * 10, "zh") == 9
     long = ["a b c d e f", "a b c d g h", "b c a d x y"]
-    got = text_metrics([*long, "a b c"], 1, 4)
+    got = text_metrics([*long, "a b c"], 4)
     assert got.pop("short_texts") == 1
-    assert got == text_metrics(["a b c d", "a b c d", "b c a d", "a b c"], 1)
+    assert got == text_metrics(["a b c d", "a b c d", "b c a d", "a b c"])
 
 
 # ---- what a row has spent ----------------------------------------------------------------------------------

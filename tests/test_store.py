@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import UserError
-from evaluate.names import check_apart
-from evaluate.store import Store
+from tables.names import check_apart
+from tables.store import Store
 
 
 def row(name: str, **fields) -> dict:

@@ -17,15 +17,15 @@ from common import places
 from common.config import read
 from config.defaults import TrainConfig
 from data.open import prepared
-from evaluate import workers
-from evaluate.curve import CurveMeasure
-from evaluate.find import find_measure
-from evaluate.jobs import Job
-from evaluate.measure import kept_rows, left_out, open_runs, unchanged
-from evaluate.search import Search
-from evaluate.store import Store
-from evaluate.text import TextMeasure
 from table import TableConfig
+from tables import workers
+from tables.curve import CurveMeasure
+from tables.find import find_measure
+from tables.jobs import Job
+from tables.measure import kept_rows, left_out, open_runs, unchanged
+from tables.search import Search
+from tables.store import Store
+from tables.text import TextMeasure
 from tests.fixtures import TINY, over, scale, train_in_process
 from training import checkpoint
 from training.run import Run
@@ -133,7 +133,7 @@ def whole(token_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "start", fake_train)
     for measure in (CurveMeasure, TextMeasure):
         monkeypatch.setattr(measure, "draw", lambda *_: [])  # test_figures.py
-    monkeypatch.setattr("evaluate.jobs.prepared", lambda *_: token_folder)
+    monkeypatch.setattr("tables.jobs.prepared", lambda *_: token_folder)
     monkeypatch.chdir(tmp_path)
     Path("config").mkdir()
     tiny = TINY | dict(block_size=96, eval_interval=3)
@@ -345,7 +345,7 @@ def test_what_does_not_belong_together_is_refused(whole, token_folder, tmp_path,
         STORE.put([r | {"settings": r["settings"] | {key: "0" * 64}} for r in there])
         with pytest.raises(ValueError, match=key):
             make()
-    monkeypatch.setattr("evaluate.jobs.prepared", prepared)
+    monkeypatch.setattr("tables.jobs.prepared", prepared)
     with pytest.raises(FileNotFoundError, match="nosuch"):
         make(flags=f"--dataset=text --source={tmp_path / 'nosuch'}")
     Path("file").touch()

@@ -19,7 +19,7 @@ from data.prepare.bpe import train_bpe
 from data.text.prepare import corpus as text
 from data.tokenizers import ByteTokenizer, FileTokenizer, WordTokenizer, added, read_tokenizer, tokenizer_name
 from data.tokens import open_tokens
-from evaluate.jobs import Job
+from tables.jobs import Job
 from tests.fixtures import TINY, synthetic_text, train_in_process
 from training.run import Run
 

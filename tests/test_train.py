@@ -25,9 +25,9 @@ from common import device
 from common.manifest import read_manifest, write_manifest
 from data.batches import Windows, batch_indices
 from data.tokens import open_tokens
-from evaluate.curve import evaluations
 from evaluate.scoring import Score
 from heads import named_head
+from tables.curve import evaluations
 from tests.fixtures import TINY, VOCAB, curve, handlers_kept, log, progress, seal, train_in_process, weights
 from training import checkpoint
 from training.run import Run, difference

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from evaluate.decoding import AS_SCORED, CUTS, Decoding, truncate
-from evaluate.settings import other_settings
+from tables.settings import other_settings
 
 V = 200
 WARPERS = {"top_k": "TopK", "top_p": "TopP", "min_p": "MinP"}  # in transformers' order

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from common.device import autocast
-from evaluate.columns import Column
 from evaluate.metrics import Calibration
 from heads import Weights
 from labs.classes.sets import Images
 from model import LanguageModel
+from tables.columns import Column
 
 BATCH = 200  # images scored at a time
 

@@ -14,14 +14,14 @@ from typing import Any, Literal
 
 from common.device import get_device
 from common.errors import UserError
-from evaluate.measure import Measure, NamedRun, Session, open_runs
-from evaluate.names import check_apart
 from evaluate.sampling import WEIGHT_DRAWS, weight_draws
-from evaluate.store import Row
-from evaluate.summary import grouped, summarise
-from evaluate.views import View, problems
 from labs.classes.judge import COLUMNS, PUBLISHED, judge_images
 from labs.classes.sets import KINDS, ImageSet, open_images
+from tables.measure import Measure, NamedRun, Session, open_runs
+from tables.names import check_apart
+from tables.store import Row
+from tables.summary import grouped, summarise
+from tables.views import View, problems
 from training.checkpoint import holds_run
 from training.run import Degenerate, Run, load_model
 

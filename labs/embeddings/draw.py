@@ -22,11 +22,11 @@ from common.device import get_device
 from common.errors import UserError, reading
 from common.files import beside, check_writable
 from common.log import progress_bar
-from evaluate.store import Store
-from evaluate.text import TextMeasure
-from evaluate.views import read_texts, samples_file
 from labs.embeddings.tsne import HUMAN, check_rows, draw_tsne, embed
 from labs.scorers.scorer import Scorer
+from tables.store import Store
+from tables.text import TextMeasure
+from tables.views import read_texts, samples_file
 
 
 @dataclass

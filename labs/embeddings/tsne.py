@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from common.errors import UserError
-from evaluate import figures
 from labs.scorers.scorer import Scorer
+from tables import figures
 
 HUMAN = "human"
 COLUMNS = 4

@@ -30,15 +30,10 @@ from common.device import choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError
 from common.log import progress_bar
 from data.tokens import open_tokens
-from evaluate.checks import check_comparable, check_planned
 from evaluate.decoding import Decoding
-from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.sampling import weight_draws
 from evaluate.scoring import in_sequences, score
 from evaluate.settings import run_seed
-from evaluate.store import Row
-from evaluate.summary import grouped
-from evaluate.views import View, mean, problems, samples_file, table
 from labs.classes.sets import ImageSet
 from labs.classes.task import CLASSES
 from labs.images import Guidance
@@ -47,6 +42,11 @@ from labs.images.image_tokens.prepare import FILES, read_source
 from labs.images.quality import NEIGHBOURS, halves, picture_grid, quality_numbers, view_images, write_png
 from labs.orders.asking import Asker
 from model import LanguageModel
+from tables.checks import check_comparable, check_planned
+from tables.measure import Measure, NamedRun, Session, open_runs
+from tables.store import Row
+from tables.summary import grouped
+from tables.views import View, mean, problems, samples_file, table
 from training.checkpoint import find_checkpoint, weights_digest
 from training.run import Run, load_model
 

@@ -1,7 +1,7 @@
 """The columns of the truth measure: recovery.means has what they are. Rows of the text measure that an
-earlier version made have them, too: evaluate/text.py finds them here."""
+earlier version made have them, too: tables/text.py finds them here."""
 
-from evaluate.columns import Column
+from tables.columns import Column
 
 # fmt: off
 COLUMNS = (

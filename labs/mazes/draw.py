@@ -26,7 +26,6 @@ from common.errors import UserError
 from common.files import check_writable
 from data.open import found_path
 from data.tokens import open_tokens
-from evaluate import figures
 from evaluate.sampling import WEIGHT_DRAWS, weight_draws
 from labs.mazes.mazes import FREE, GOAL, PATH, START, WALL, WORDS, Mazes
 from labs.mazes.prepare import corpus
@@ -35,6 +34,7 @@ from labs.orders.filling import Filled
 from labs.orders.readers import reader_of
 from labs.orders.samplers import writers
 from labs.sequences.questions import spread, templates
+from tables import figures
 from training.run import load_model
 
 

@@ -33,15 +33,10 @@ from common.errors import UserError, checking
 from common.log import progress_bar
 from data.open import corpus_of
 from data.tokens import TokenFile
-from evaluate.checks import check_comparable, check_planned, open_split
-from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.metrics import perplexity
 from evaluate.sampling import weight_draws
 from evaluate.scoring import in_sequences, score
 from evaluate.settings import run_seed
-from evaluate.store import Row
-from evaluate.summary import grouped
-from evaluate.views import View, mean, problems, table
 from labs.orders.asking import Asker, divergence, middle_bits
 from labs.orders.filling import surest_first
 from labs.orders.readers import reader_of
@@ -51,6 +46,11 @@ from labs.orders.trunk import MASKED
 from labs.sequences.exact import Sequences
 from labs.sequences.questions import KINDS, Questions, questions, spread, templates
 from labs.sequences.two_sided import is_known, two_sided
+from tables.checks import check_comparable, check_planned, open_split
+from tables.measure import Measure, NamedRun, Session, open_runs
+from tables.store import Row
+from tables.summary import grouped
+from tables.views import View, mean, problems, table
 from training.run import Degenerate, load_model
 
 Between = Annotated[float, Field(gt=0, lt=1)]

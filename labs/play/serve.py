@@ -30,13 +30,13 @@ from common.errors import UserError
 from common.places import corpora
 from data.open import corpus_of, tokenizer_of
 from data.tokenizers import Tokenizer, added, ids_of
-from evaluate.checks import check_comparable, check_text, open_split
 from evaluate.decoding import Decoding, truncate
-from evaluate.measure import open_runs
-from evaluate.report.page import PAGES, inline
 from evaluate.sampling import generate, weight_draws
 from heads import Weights
 from model import LanguageModel
+from tables.checks import check_comparable, check_text, open_split
+from tables.measure import open_runs
+from tables.report.page import PAGES, inline
 from training.run import load_model
 
 HERE = Path(__file__).parent

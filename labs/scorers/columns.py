@@ -1,6 +1,6 @@
 """The columns of a scorer: what it says of the texts of each row."""
 
-from evaluate.columns import Column
+from tables.columns import Column
 
 COLUMNS = (
     Column(

@@ -27,8 +27,8 @@ from evaluate.diversity import SPACED, cut
 from evaluate.sampling import WEIGHT_DRAWS, held_out_prompts
 from evaluate.scoring import windows
 from evaluate.settings import Settings
-from evaluate.statistics import half_sampling_interval
 from evaluate.text_numbers import Data, decode
+from tables.statistics import half_sampling_interval
 from training.checkpoint import find_checkpoint, weights_digest
 from training.run import find_run, load_model
 
@@ -141,7 +141,7 @@ def judge(path: str, data: Data, s: Settings, device: torch.device) -> "Judge":
     """What the text measure asks for with --scorer=PATH. UserError for a scorer that cannot read the texts of
     the corpus, before any text is drawn."""
     scorer = Scorer(path, device)
-    for text in (*data.prompt_texts, *decode(data.tokenizer, *data.prompts, s)):
+    for text in (*data.prompt_texts, *decode(data.tokenizer, data.prompts.human)):
         scorer.encode(text)
     made = Judge(scorer, s.scorer, s.words, partial(other_texts, data, s), s.tokenize)
     if made.human is None:

@@ -6,9 +6,9 @@ from typing import Any
 
 from common.errors import UserError
 from common.places import WORK
-from evaluate.columns import HONEST
-from evaluate.store import Store
 from model import TRUNKS
+from tables.columns import HONEST
+from tables.store import Store
 from training.checkpoint import weights_digest
 from training.run import Run
 

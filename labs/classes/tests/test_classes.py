@@ -21,9 +21,6 @@ from common.config import read, read_config
 from common.errors import UserError
 from common.log import entries
 from config.defaults import TrainConfig
-from evaluate.jobs import Job
-from evaluate.settings import TableConfig
-from evaluate.store import Store
 from heads import HEADS, make_head
 from labs.classes import sets
 from labs.classes.judge import PUBLISHED, Judged, judge_images
@@ -31,6 +28,9 @@ from labs.classes.measure import summarise_classes
 from labs.classes.sets import KINDS, Images, open_images
 from labs.classes.trunk import CNN, items, width
 from model import GPTConfig, LanguageModel
+from tables.jobs import Job
+from tables.settings import TableConfig
+from tables.store import Store
 from tests.fixtures import handlers_kept
 from tests.test_train import at_step
 from training.run import Run

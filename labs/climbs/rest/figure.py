@@ -10,13 +10,13 @@ from torch import Tensor
 
 from common.errors import UserError
 from common.files import beside, replacing
-from evaluate import figures
-from evaluate.views import samples_file
 from labs.climbs.rates import BIN, RATES, STEP
 from labs.climbs.rest.rest import can_be_asked, density, sample_rest
 from labs.embeddings import tsne
 from labs.orders.asking import Asker
 from labs.sequences.exact import UNKNOWN, Chain
+from tables import figures
+from tables.views import samples_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -29,13 +29,8 @@ from torch import Tensor
 from common.config import AtLeast2, Natural, Positive, Seed
 from common.device import get_device
 from common.errors import UserError
-from evaluate.checks import check_comparable, check_planned, open_split
-from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.sampling import WEIGHT_DRAWS, weight_draws
 from evaluate.settings import run_seed
-from evaluate.store import Row
-from evaluate.summary import grouped
-from evaluate.views import View, mean, problems, table
 from labs.climbs.rates import RATES
 from labs.climbs.rest.figure import (
     Panel,
@@ -51,6 +46,11 @@ from labs.orders.asking import Asker
 from labs.sequences.exact import Chain, Sequences
 from labs.sequences.questions import FREE, spread
 from labs.sequences.two_sided import two_sided
+from tables.checks import check_comparable, check_planned, open_split
+from tables.measure import Measure, NamedRun, Session, open_runs
+from tables.store import Row
+from tables.summary import grouped
+from tables.views import View, mean, problems, table
 from training.run import load_model
 
 COLUMNS = ("nll", "mean", "sample", "one pass")

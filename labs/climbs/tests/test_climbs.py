@@ -12,7 +12,6 @@ import table
 from common.errors import UserError
 from data.open import prepared
 from data.tokens import SPLITS, open_tokens
-from evaluate.store import Store
 from labs.climbs import records
 from labs.climbs.rates import HIGHEST, LENGTH, LOWEST, RATES, WORDS, tokens_of
 from labs.climbs.rest import measure as rest
@@ -26,6 +25,7 @@ from labs.orders.tests.test_trunk import asker, log_p, model_of, of_order
 from labs.sequences.exact import UNKNOWN
 from labs.sequences.questions import FREE
 from labs.sequences.two_sided import two_sided
+from tables.store import Store
 from tests.fixtures import train_on
 
 SIZES = "simulated length=8 train=30 validation=6 test=12"

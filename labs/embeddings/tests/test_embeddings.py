@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from common.errors import UserError
-from evaluate.store import Store
-from evaluate.views import samples_file
 from labs.embeddings import draw as program
 from labs.embeddings.tsne import embed, neighbour_accuracy
 from labs.scorers.scorer import Scorer
+from tables.store import Store
+from tables.views import samples_file
 
 
 def cloud(n: int, at: float, seed: int) -> np.ndarray:

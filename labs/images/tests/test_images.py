@@ -7,12 +7,12 @@ from scipy.linalg import sqrtm
 import train
 from common.config import read
 from common.errors import UserError
-from evaluate.measure import evaluate
-from evaluate.store import Store
 from labs.classes.sets import Images
 from labs.images.measure import MEASURE, TITLES
 from labs.images.quality import Seen, frechet, halves, moments, precision_recall, quality_numbers
 from labs.images.tests.test_image_tokens import LOSSLESS, folder, here, images, run  # noqa: F401
+from tables.measure import evaluate
+from tables.store import Store
 
 
 def test_frechet_is_scipys(seed=0):

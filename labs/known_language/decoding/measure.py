@@ -25,17 +25,17 @@ from torch import Tensor
 
 from common.config import Dtype, Field, Positive, Seed
 from common.device import choose_dtype, get_device
-from evaluate.checks import check_comparable, open_split
 from evaluate.decoding import Decoding, truncate
-from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.scoring import spread
-from evaluate.store import Row
-from evaluate.summary import grouped
-from evaluate.views import View, mean, problems, table
 from labs.known_language.library import Block, Model, blocks_of
 from labs.known_language.recovery import document_windows
 from labs.known_language.truth.measure import LoadedRun, check_known, language_of
 from model import context
+from tables.checks import check_comparable, open_split
+from tables.measure import Measure, NamedRun, Session, open_runs
+from tables.store import Row
+from tables.summary import grouped
+from tables.views import View, mean, problems, table
 
 Temperature = Annotated[float, Field(gt=0)]
 NUMBERS = ("tv", "js", "brier", "forbidden", "lost", "entropy")

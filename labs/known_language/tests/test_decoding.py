@@ -9,11 +9,11 @@ from common.errors import UserError
 from data.open import prepared
 from data.tokens import open_tokens
 from evaluate.decoding import Decoding, truncate
-from evaluate.store import Store
 from labs.known_language.decoding.measure import ALONE, NUMBERS, VALUES, Points, point_settings
 from labs.known_language.recovery import document_windows
 from labs.known_language.truth.measure import language_of
 from table import main
+from tables.store import Store
 from tests.fixtures import train_on
 from training.run import load_model
 

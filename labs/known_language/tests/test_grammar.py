@@ -11,7 +11,6 @@ from nanoheads.labs.known_language import library
 import table
 from data.open import folder_of, load_tokenizer, prepared
 from data.tokens import SPLITS, open_tokens, read_made
-from evaluate.store import Store
 from labs.known_language.columns import COLUMNS
 from labs.known_language.grammar import prepare as grammar
 from labs.known_language.grammar.grammar import RULES, build_language, places
@@ -20,6 +19,7 @@ from labs.known_language.grammar.prepare import GrammarSettings
 from labs.known_language.recovery import document_windows
 from labs.known_language.truth.measure import language_of, validity
 from labs.known_language.two_sided import CutDocuments
+from tables.store import Store
 from tests.fixtures import chi_square, train_on
 from training.run import load_model
 

@@ -19,20 +19,20 @@ from common.config import Dtype, Natural, Positive, Seed
 from common.device import autocast, choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError, checking
 from data.tokens import TokenFile
-from evaluate.checks import check_comparable, check_planned, open_split
-from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.sampling import generate, weight_draws
 from evaluate.settings import run_seed
-from evaluate.store import Row
-from evaluate.summary import grouped, has_seeds
-from evaluate.text import by_seed, summary_of
-from evaluate.views import View, problems, table
 from labs.known_language.columns import COLUMNS
 from labs.known_language.grammar.machine import UNKNOWN, Machine
 from labs.known_language.grammar.prepare import GrammarSettings
 from labs.known_language.library import Language
 from labs.known_language.recovery import document_windows
 from model import context
+from tables.checks import check_comparable, check_planned, open_split
+from tables.measure import Measure, NamedRun, Session, open_runs
+from tables.store import Row
+from tables.summary import grouped, has_seeds
+from tables.text import by_seed, summary_of
+from tables.views import View, problems, table
 from training.run import Degenerate, load_model
 
 WORDS = 8  # of a place, by the truth's probability

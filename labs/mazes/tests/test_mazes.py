@@ -10,10 +10,10 @@ import pytest
 
 from data.open import prepared
 from data.tokens import open_tokens
-from evaluate.views import mean
 from labs.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Answers, Mazes
 from labs.orders.measure import OrdersConfig, OrdersSession, tables
 from labs.sequences.two_sided import two_sided
+from tables.views import mean
 
 Cell = tuple[int, int]
 SMALL = Mazes(5, 7, walls=2, distance=3)

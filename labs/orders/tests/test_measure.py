@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from evaluate.scoring import score
-from evaluate.store import Store
 from labs.known_language.tests.test_two_sided import documents
 from labs.known_language.two_sided import CutDocuments, ForwardBackward, pair_shares
 from labs.orders.asking import Asker, divergence, middle_bits
@@ -19,6 +18,7 @@ from labs.orders.tests.test_filling import q_of
 from labs.orders.tests.test_trunk import asker, log_p, model_of, of_order, text
 from labs.sequences.questions import FREE, KINDS, questions, spread
 from table import main
+from tables.store import Store
 from tests.fixtures import TINY, train_on
 
 

@@ -12,11 +12,11 @@ from data.open import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main
 from evaluate.diversity import cut
-from evaluate.names import REFERENCES
 from evaluate.sampling import held_out_prompts
 from labs.scorers import scorer as scorers
 from labs.scorers.scorer import Scorer, continuation_nll, features, generative_perplexity
 from model import build
+from tables.names import REFERENCES
 from tests.fixtures import rows, samples
 from training.checkpoint import save, weights_digest
 from training.run import Progress, RunConfig, load_model

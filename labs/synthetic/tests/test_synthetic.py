@@ -14,9 +14,9 @@ import table
 from common.errors import UserError
 from data.open import prepared
 from data.tokens import open_tokens
-from evaluate.store import Store
 from labs.sequences.exact import Chain, Sequences, SequenceTask
 from labs.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, StepFunction, Walk
+from tables.store import Store
 from tests.fixtures import chi_square, train_on
 
 

@@ -17,12 +17,7 @@ import numpy as np
 import torch
 
 from common.errors import UserError
-from evaluate import figures
-from evaluate.checks import check_comparable, check_planned, open_split
-from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.sampling import WEIGHT_DRAWS, weight_draws
-from evaluate.store import Row
-from evaluate.views import View, problems, table
 from labs.climbs.rest.figure import has_arrays, read_arrays, shade, write_arrays
 from labs.climbs.rest.rest import density
 from labs.orders.asking import Asker
@@ -30,6 +25,11 @@ from labs.orders.trunk import TRUNKS
 from labs.sequences.questions import FREE
 from labs.synthetic.prepare import corpus
 from labs.synthetic.tasks import Walk
+from tables import figures
+from tables.checks import check_comparable, check_planned, open_split
+from tables.measure import Measure, NamedRun, Session, open_runs
+from tables.store import Row
+from tables.views import View, problems, table
 from training.run import load_model
 
 COLUMNS = {"kl_before": "KL before", "kl_after": "KL after", "walks": "walks of the split"}

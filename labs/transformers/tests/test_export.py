@@ -28,10 +28,10 @@ from data.tokenizers import (
 from evaluate.decoding import Decoding
 from evaluate.metrics import bits_per_byte, perplexity
 from evaluate.scoring import score, with_epsilon
-from evaluate.store import Store
 from labs.transformers import card, export
 from labs.transformers.tests.exports import cache_of_code, exported, loaded, ones, texts, write_run  # noqa: F401
 from sample import generate
+from tables.store import Store
 from tests.fixtures import VOCAB, synthetic_text
 from training.checkpoint import weights_digest
 from training.optimizer import make_optimizer

@@ -18,8 +18,8 @@ from data.open import load_tokenizer, tokenizer_of
 from data.tokens import open_tokens
 from evaluate.sampling import generate
 from evaluate.scoring import score
-from evaluate.store import Store
 from labs.transformers import export
+from tables.store import Store
 from tests.fixtures import VOCAB, log, same_tensors, weights
 from training.checkpoint import weights_digest
 from training.run import Run, load_model

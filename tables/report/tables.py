@@ -18,15 +18,15 @@ from common.errors import reading
 from common.files import beside, read_text
 from common.places import find
 from config.defaults import TrainConfig
-from evaluate import search
 from evaluate.diversity import cut
-from evaluate.find import find_measure
-from evaluate.measure import PLACES, table_rows
-from evaluate.names import file_stem
-from evaluate.store import Row, Store
-from evaluate.summary import grouped
-from evaluate.text import TextMeasure
-from evaluate.views import View, read_texts, samples_file
+from tables import search
+from tables.find import find_measure
+from tables.measure import PLACES, table_rows
+from tables.names import file_stem
+from tables.store import Row, Store
+from tables.summary import grouped
+from tables.text import TextMeasure
+from tables.views import View, read_texts, samples_file
 
 SIGNS = 1000  # of a text that are shown, where the table did not cut it
 LEFT_OUT = {*PLACES, "name", "row", "overlay", "seed", "resume", "teacher"}  # of what rows differ in

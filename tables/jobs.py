@@ -17,10 +17,10 @@ from config.defaults import TrainConfig
 from data.open import DATA, folder_of, prepared
 from data.tokenizers import tokenizer_name
 from data.tokens import read_made
-from evaluate.measure import training_of
-from evaluate.settings import TableConfig
-from evaluate.store import Row
 from heads import head_changed
+from tables.measure import training_of
+from tables.settings import TableConfig
+from tables.store import Row
 from training import checkpoint
 from training.run import RESUMABLE, Run, difference
 from training.text import lab_of, with_task_defaults

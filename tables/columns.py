@@ -34,25 +34,4 @@ HONEST = (
     Column("train_tokens", "train tokens", ",.0f", "", "tokens read in training, with those of that run"),
     Column("teacher_tokens", "teacher tokens", ",.0f", "", "tokens that its teacher read, training included"),
 )
-PAPER = (
-    Column("ppl_train", "PPL(train)", ".2f", "low", "exp(NLL / tokens) of 200 random training windows"),
-    Column("self_bleu", "Self-BLEU", ".2f", "human", "sacreBLEU, prompt included, mean of the loops"),
-    Column("self_bleu_sd", "sd", ".2f", "", "standard deviation of Self-BLEU over the loops"),
-    Column("distinct_4", "Distinct-4", ".4f", "human", "prompt included, mean of the loops"),
-    Column("published_ppl", "publ. PPL", ".2f", "", "as published, of a softmax over sigmoid logits"),
-    Column("published_self_bleu", "publ. Self-BLEU", ".2f", "", "as published"),
-    Column("published_distinct_4", "publ. Distinct-4", ".4f", "", "as published"),
-)
-# Shamula et al. 2024, table 1: perplexity, Self-BLEU, Distinct-4. Its Sig-GPT never saw the true token:
-# that is sig_gpt_as_published, and our sig_gpt has no published numbers
-PUBLISHED = {
-    "baseline": (6.1855, 27.1660, 0.9709),
-    "smooth_gpt": (6.6225, 26.6854, 0.9743),
-    "smooth_gpt_10": (7.2704, 18.3164, 0.9901),
-    "bayes_gpt": (10.0340, 28.3591, 0.9641),
-    "sig_gpt_as_published": (2134.7043, 18.5969, 0.9907),
-    "sig_gpt_sum": (50259.5078, 16.4033, 0.9901),
-    "sig_gpt_pw": (2028.1080, 18.2633, 0.9907),
-    "bayes_sig_gpt": (2257.3240, 18.5297, 0.9907),
-}
 # fmt: on

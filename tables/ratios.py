@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from common.errors import reading
-from evaluate import figures
-from evaluate.search import best_of, losses, search_errors, trials_of
-from evaluate.statistics import Estimate, estimate, holm
-from evaluate.store import Row
-from evaluate.summary import grouped, quality_of
-from evaluate.views import View, table
+from tables import figures
+from tables.search import best_of, losses, search_errors, trials_of
+from tables.statistics import Estimate, estimate, holm
+from tables.store import Row
+from tables.summary import grouped, quality_of
+from tables.views import View, table
 
 if TYPE_CHECKING:  # see figures.pyplot
     from matplotlib.figure import Figure

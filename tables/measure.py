@@ -1,6 +1,6 @@
 """What a measure is, and the one loop that takes runs to rows.
 
-A measure makes numbers of a run under stated settings. Each row of a store (evaluate/store.py) is one run
+A measure makes numbers of a run under stated settings. Each row of a store (tables/store.py) is one run
 under one measure. A row is kept as long as it is `unchanged`; there is no other rule.
 """
 
@@ -18,10 +18,10 @@ from common.errors import UserError, reading
 from common.files import beside
 from common.places import commit, versions
 from config.defaults import TrainConfig
-from evaluate.names import check_apart, named_path
-from evaluate.settings import other_settings
-from evaluate.store import Row, Store
-from evaluate.views import View
+from tables.names import check_apart, named_path
+from tables.settings import other_settings
+from tables.store import Row, Store
+from tables.views import View
 from training.checkpoint import weights_digest
 from training.run import Degenerate, Run, difference, training_cost
 

@@ -8,8 +8,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from evaluate.report.runs import ReportedRuns, Token
-from evaluate.report.tables import ReportedTable, about_rows, different_settings
+from tables.report.runs import ReportedRuns, Token
+from tables.report.tables import ReportedTable, about_rows, different_settings
 
 HERE = Path(__file__).parent
 # Everything in a page is escaped but for our own style and script

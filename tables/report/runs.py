@@ -11,10 +11,10 @@ from torch import Tensor
 from common.device import autocast, float64_device, get_dtype
 from data.tokenizers import Tokenizer, added
 from data.tokens import TokenFile
-from evaluate.measure import NamedRun
 from evaluate.sampling import Prompts, entropies, generate, weight_draws
 from heads import Weights
 from model import LanguageModel
+from tables.measure import NamedRun
 from training.run import load_model
 
 

@@ -5,13 +5,13 @@ from types import ModuleType
 
 from common.errors import UserError
 from common.places import modules
-from evaluate.columns import Column
-from evaluate.measure import Measure
+from tables.columns import Column
+from tables.measure import Measure
 
 
 def find_measure(name: str) -> Measure:
     """UserError naming those that there are."""
-    known = {"text": "evaluate.text", "curve": "evaluate.curve", **modules("measure")}
+    known = {"text": "tables.text", "paper": "tables.paper", "curve": "tables.curve", **modules("measure")}
     if name not in known:
         raise UserError(f"measure = {name!r}: use one of {', '.join(known)}")
     return importlib.import_module(known[name]).MEASURE

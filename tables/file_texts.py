@@ -24,7 +24,6 @@ from common.config import AtLeast2, Natural, Seed, read
 from common.errors import UserError, checking, reading
 from common.files import beside, check_writable, read_text
 from common.places import INSTALLED, commit
-from evaluate.columns import HONEST, Column
 from evaluate.diversity import (
     BLEU_ORDERS,
     TEXT_METRICS,
@@ -34,9 +33,10 @@ from evaluate.diversity import (
     tokenizer_for,
     words_in,
 )
-from evaluate.names import check_apart, named_path
-from evaluate.statistics import half_sampling_interval
-from evaluate.views import View
+from tables.columns import HONEST, Column
+from tables.names import check_apart, named_path
+from tables.statistics import half_sampling_interval
+from tables.views import View
 
 
 @dataclass

@@ -10,12 +10,12 @@ from typing import Any
 
 from common.errors import checking
 from common.log import entries
-from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.metrics import perplexity
-from evaluate.store import Row
-from evaluate.summary import grouped
-from evaluate.views import View, mean, problems, table
 from heads import named_head
+from tables.measure import Measure, NamedRun, Session, open_runs
+from tables.store import Row
+from tables.summary import grouped
+from tables.views import View, mean, problems, table
 
 
 def evaluations(out: Path, part: bool = False, sparse: bool = False) -> list[dict[str, Any]]:

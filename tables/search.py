@@ -23,13 +23,13 @@ from common.config import Natural, Positive, Space, checked, with_defaults
 from common.errors import UserError, reading
 from common.places import CODE, commit, find
 from config.defaults import TrainConfig
-from evaluate.jobs import ByName, Job, name_of, note_changed_heads, sources_first, uses_first
 from evaluate.metrics import perplexity
-from evaluate.names import check_apart
-from evaluate.settings import TableConfig
-from evaluate.store import Row, Store
-from evaluate.views import View, table
-from evaluate.workers import train_all
+from tables.jobs import ByName, Job, name_of, note_changed_heads, sources_first, uses_first
+from tables.names import check_apart
+from tables.settings import TableConfig
+from tables.store import Row, Store
+from tables.views import View, table
+from tables.workers import train_all
 from training.run import difference
 
 if TYPE_CHECKING:  # importing it takes seconds

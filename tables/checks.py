@@ -9,9 +9,9 @@ from typing import Any
 from common.errors import UserError, checking
 from data.open import folder_of, found_path, measure_of
 from data.tokens import TokenFile, open_tokens
-from evaluate.measure import NamedRun
-from evaluate.names import REFERENCES, check_apart
 from model import trunk_on_meta
+from tables.measure import NamedRun
+from tables.names import REFERENCES, check_apart
 
 
 def check_together(

@@ -14,10 +14,10 @@ from itertools import chain
 
 from common.config import with_defaults
 from config.defaults import TrainConfig
-from evaluate.columns import Column
-from evaluate.jobs import run_folder
-from evaluate.statistics import ALPHA, best_group, estimate, paired_p
-from evaluate.store import Row
+from tables.columns import Column
+from tables.jobs import run_folder
+from tables.statistics import ALPHA, best_group, estimate, paired_p
+from tables.store import Row
 from training import run
 
 Runs = dict[int, Row]  # the runs of one training by their seeds

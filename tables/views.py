@@ -13,10 +13,10 @@ import pandas as pd
 
 from common.errors import UserError, reading
 from common.files import beside, replacing
-from evaluate.columns import Column
-from evaluate.names import file_stem
-from evaluate.statistics import estimate
-from evaluate.store import Row
+from tables.columns import Column
+from tables.names import file_stem
+from tables.statistics import estimate
+from tables.store import Row
 
 
 def mean(values: list[float]) -> str:

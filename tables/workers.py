@@ -16,7 +16,7 @@ from types import FrameType
 
 from common.errors import InUse
 from common.places import CODE
-from evaluate.jobs import Job
+from tables.jobs import Job
 from training.checkpoint import in_use
 from training.distributed import LIFELINE, on_stop
 
