@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import HfApi, get_token
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import Regex, pre_tokenizers, processors
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -34,7 +34,7 @@ from heads import Projection, Softmax
 from labs.transformers.card import card
 from labs.transformers.folder import to_transformers
 from labs.transformers.gpt2 import to_gpt2
-from labs.transformers.trunk import Pretrained, to_causal
+from labs.transformers.trunk import Pretrained, longest_text, to_causal
 from model import GPT, LanguageModel
 from training.checkpoint import writing
 from training.run import load_model
@@ -47,7 +47,7 @@ class ExportConfig:
     folder: str              # the new folder
     samples: Draws = 8       # weight draws of a Bayesian projection, stored in the folder
     seed: Seed = 1337        # of these draws: eval_diversity.py's and sample.py's with the same two options
-    gpt2: bool = False       # a GPT2LMHeadModel of any softmax, which trains on by softmax's own loss
+    gpt2: bool = False       # without code, of any softmax, which then trains on by softmax's own loss
     push: str = ""           # USER/NAME of the public model on the Hugging Face hub that the folder becomes
     private: bool = False    # one that its user alone sees
     dry_run: bool = False    # with --push: write the folder and print what would be sent
@@ -106,9 +106,9 @@ def special_tokens(tokenizer: Tokenizer) -> tuple[str, str]:
     return "", BYTE_255 if isinstance(tokenizer, (BPETokenizer, ByteTokenizer)) else ""
 
 
-def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int, pad: str) -> None:
-    """Writes the tokenizer for AutoTokenizer, which never reads a special token out of a text. Prints a line
-    where GPT-2's own files are not to be had."""
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int, pad: str, start: int = -1) -> None:
+    """Writes the tokenizer for AutoTokenizer, which never reads a special token out of a text and puts the id
+    `start`, if there is one, before it. Prints a line where GPT-2's own files are not to be had."""
     try:
         model = tokenizer.portable()
     except FileNotFoundError as e:
@@ -120,6 +120,11 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int, pad: str) -
         model.pre_tokenizer = pre_tokenizers.Sequence([lines, model.pre_tokenizer])
     if pad == PAD:
         model.add_special_tokens([pad])
+    if start >= 0:
+        first = model.id_to_token(start)
+        model.post_processor = processors.TemplateProcessing(
+            single=f"{first} $A", special_tokens=[(first, start)]
+        )
     end, unused = special_tokens(tokenizer)
     special = {"bos_token": end or unused, "eos_token": end or unused, "pad_token": pad}
     config = {
@@ -147,7 +152,7 @@ def export(
     """Writes a run's best checkpoint as a folder for transformers, see ExportConfig. `home`: where its card
     says that it is loaded from.
 
-    UserError if none can compute it: another trunk, or with `gpt2` another distribution than its softmax.
+    UserError if none can compute it: another trunk, or with `gpt2` another distribution than a softmax.
     """
     folder = Path(folder)
     if folder.exists():
@@ -157,23 +162,24 @@ def export(
     if not isinstance(trunk, GPT | Pretrained):
         raise UserError(f"{ckpt.path}: trunk = {config['trunk']!r} is not of GPT-2's kind")
     tokenizer, aside, plain = tokenizer_of(ckpt), unfinished(folder), is_gpt2(model, gpt2)
-    if gpt2 and not plain:
-        raise UserError(f"{ckpt.path}: no GPT2LMHeadModel has its distribution: leave out --gpt2")
     end, unused = special_tokens(tokenizer)
-    plain = plain or isinstance(trunk, Pretrained)
-    pad = unused if plain else PAD
     with writing(aside, f"could not write {folder}"):
-        if isinstance(trunk, Pretrained):
-            to_causal(model, aside)
-        elif plain:
+        if isinstance(trunk, Pretrained) and (gpt2 or type(model.head.head).loss is Softmax.loss):
+            plain = to_causal(model, aside)
+        if gpt2 and not plain:
+            raise UserError(f"{ckpt.path}: no model without code has its distribution: leave out --gpt2")
+        pad = unused if plain else PAD
+        if plain and isinstance(trunk, GPT):
             for p in trunk.ln_f.parameters():  # GPT-2 has no gain; the last LayerNorm can have it
                 p.mul_(model.head.gain)
             to_gpt2(trunk, aside, id_of(end, tokenizer), id_of(pad, tokenizer))
-        else:
+        elif not plain:
             to_transformers(model, config, aside, id_of(end, tokenizer), samples, run_seed(seed, config))
             shutil.copy(CODE / "LICENSE", aside)  # of the code
-        # as NanoHeadsForCausalLM.context has it
-        save_tokenizer(tokenizer, aside, trunk.context - (getattr(trunk, "kind", "") == "masked"), pad)
+        context = trunk.context - (getattr(trunk, "kind", "") == "masked")  # as NanoHeadsForCausalLM has it
+        if isinstance(trunk, Pretrained):
+            context = longest_text(trunk.model.config)
+        save_tokenizer(tokenizer, aside, context, pad, getattr(trunk, "start_token", -1))
         (aside / "README.md").write_text(card(ckpt, plain, samples, seed, home), encoding="utf-8")
     try:
         aside.rename(folder)

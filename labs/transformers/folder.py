@@ -15,6 +15,7 @@ import torch
 
 import heads
 import model
+from labs.transformers.trunk import Pretrained, longest_text
 from model import LanguageModel
 
 MODELING = Path(__file__).with_name("modeling_nanoheads.py")
@@ -68,6 +69,9 @@ def to_transformers(
 
     size, draws = lm.trunk.config, lm.head.draws(samples, seed) if config["bayesian"] else []
     run = {key: config[key] for key in _MODEL} | {key: config[key] for key in _OTHERS if key in config}
+    if isinstance(lm.trunk, Pretrained):  # its tokenizer puts the start token; it reads all that it can
+        run["trunk_args"] = {"architecture": run["trunk_args"]["architecture"]}
+        run["block_size"] = longest_text(lm.trunk.model.config)
     name = MODELING.stem
     written = NanoHeadsConfig(
         run=run,

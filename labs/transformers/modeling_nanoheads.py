@@ -4,6 +4,7 @@ So what transformers samples and scores is what the head says, whichever head it
 file into the folder, beside model.py and the files of heads/: there it needs torch and transformers alone.
 """
 
+import inspect
 from typing import Any
 
 import torch
@@ -48,6 +49,16 @@ class SharedEmbedding(torch.nn.Module):
         return self.owner[0].weight
 
 
+class SharedReadout:
+    """A projection by the embedding of a model of transformers, where alone the weights have a name."""
+
+    owner: tuple[torch.nn.Module]
+
+    @property
+    def weight(self) -> Any:
+        return self.owner[0].weight
+
+
 class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = NanoHeadsConfig
     supports_gradient_checkpointing = True
@@ -57,19 +68,36 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: NanoHeadsConfig):
         super().__init__(config)
         self.lm = build(config.run)
-        if config.run.get("tied", True):
-            setattr(self.trunk, "wte", SharedEmbedding(self.lm.head.projection))  # noqa: B010
-        self.trunk.tied = False  # no sparse gradients, which train.py alone asks for
-        for block in self.trunk.h:  # transformers has its gradient checkpointing in this class
-            block.__class__ = type("Block", (GradientCheckpointingLayer, type(block)), {})
-        places: Any = getattr(self.trunk, "wpe", None)
-        if getattr(places, "sinusoidal", False):
-            # stored with the weights, because transformers builds a model without data
-            places.register_buffer("table", places.table)
+        projection, tied = self.lm.head.projection, config.run.get("tied", True)
+        if self.foreign:
+            if tied:
+                del projection.weight
+                projection.owner = (self.get_input_embeddings(),)
+                projection.__class__ = type("Projection", (SharedReadout, type(projection)), {})
+        else:
+            if tied:
+                setattr(self.trunk, "wte", SharedEmbedding(projection))  # noqa: B010
+            self.trunk.tied = False  # no sparse gradients, which train.py alone asks for
+            for block in self.trunk.h:  # transformers has its gradient checkpointing in this class
+                block.__class__ = type("Block", (GradientCheckpointingLayer, type(block)), {})
+            places: Any = getattr(self.trunk, "wpe", None)
+            if getattr(places, "sinusoidal", False):
+                # stored with the weights, because transformers builds a model without data
+                places.register_buffer("table", places.table)
         if config.draws:
             drawn = torch.zeros(config.draws, *self.lm.head.projection.weight.shape)
             self.register_buffer("drawn", drawn)
         self.post_init()
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the trunk is a base model of transformers."""
+        return not isinstance(self.trunk, GPT)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it has a cache. Masked diffusion and models without attention have none."""
+        return not self.masked and bool(getattr(self.trunk, "cache_name", True))
 
     @property
     def masked(self) -> bool:
@@ -82,16 +110,14 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
         return self.trunk.context - self.masked
 
     @property
-    def trunk(self) -> GPT:
-        trunk = self.lm.trunk
-        assert isinstance(trunk, GPT)
-        return trunk
+    def trunk(self) -> Any:
+        return self.lm.trunk
 
     def _init_weights(self, module: torch.nn.Module) -> None:
         """Nothing: `build` has done it."""
 
     def get_input_embeddings(self) -> torch.nn.Module:
-        return self.trunk.wte
+        return self.trunk.model.get_input_embeddings() if self.foreign else self.trunk.wte
 
     def weights(self) -> list[Weights]:
         """What `OutputHead.log_probs` averages over."""
@@ -143,9 +169,9 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
         if labels is not None and self.training and self.config.draws:
             raise ValueError("labels in train(): Bayesian weights are stored as draws, which do not learn")
         past_key_values = cache if past_key_values is None else past_key_values
-        if self.masked and past_key_values is not None:
-            raise ValueError("masked diffusion reads its block anew for each token: give use_cache=False")
-        if use_cache and past_key_values is None and not self.masked:
+        if past_key_values is not None and not self.keeps:
+            raise ValueError("this model reads the text anew for each token: give use_cache=False")
+        if use_cache and past_key_values is None and self.keeps:
             past_key_values = DynamicCache(config=self.config)
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         shape = len(input_ids), past + input_ids.shape[1]
@@ -227,6 +253,12 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
         """
         trunk = self.trunk
         tokens = tokens.masked_fill(~seen[:, past:], 0)  # the padding's id may be beyond the vocabulary
+        if self.foreign:
+            takes = inspect.signature(trunk.model.forward).parameters
+            given = {"attention_mask": seen.long(), "position_ids": places, trunk.cache_name: past_cache}
+            given = {key: value for key, value in given.items() if key in takes}
+            out = trunk.model(input_ids=tokens, use_cache=past_cache is not None, **given)
+            return out.last_hidden_state
         first = getattr(trunk, "prefix_tokens", 0)
         if first:
             block_size = trunk.config.block_size

@@ -9,7 +9,6 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.errors import UserError
 from model import GPTConfig, LanguageModel, Trunk
 
 TOLERANCE = 1e-3  # of log p: float32 in another order of sums
@@ -118,9 +117,9 @@ def distance(model: LanguageModel, causal: Any) -> float:
 
 
 @torch.no_grad()
-def to_causal(model: LanguageModel, folder: Path) -> None:
-    """Writes a model on this trunk as transformers' own causal language model. UserError where its head is
-    another than the architecture's."""
+def to_causal(model: LanguageModel, folder: Path) -> bool:
+    """Writes a model on this trunk as transformers' own causal language model; False, and nothing is written,
+    where its head is another than the architecture's."""
     from transformers import AutoModelForCausalLM
 
     trunk, projection = cast(Pretrained, model.trunk), model.head.projection
@@ -130,10 +129,10 @@ def to_causal(model: LanguageModel, folder: Path) -> None:
     readout.weight.copy_(projection.weight)
     if projection.bias is not None and readout.bias is not None:
         readout.bias.zero_()[: len(projection.bias)] = projection.bias
-    if not distance(model, causal) < TOLERANCE:
-        kind, name = type(model.head.head).__name__, type(causal).__name__
-        raise UserError(f"{name} has no head {kind} at gain {float(model.head.gain):g}: export a softmax")
-    causal.save_pretrained(folder)
+    same = distance(model, causal) < TOLERANCE
+    if same:
+        causal.save_pretrained(folder)
+    return same
 
 
 TRUNKS: dict[str, type[Trunk]] = {"transformers": Pretrained}

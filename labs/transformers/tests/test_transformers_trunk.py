@@ -4,10 +4,12 @@ import importlib
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import eval_diversity
@@ -16,13 +18,17 @@ from common.errors import UserError
 from common.places import registered
 from data.open import load_tokenizer, tokenizer_of
 from data.tokens import open_tokens
+from evaluate.decoding import Decoding
 from evaluate.sampling import generate
 from evaluate.scoring import score
+from evaluate.settings import run_seed
 from labs.transformers import export
+from labs.transformers.tests.exports import cache_of_code, loaded  # noqa: F401
+from model import build
 from tables.store import Store
 from tests.fixtures import VOCAB, log, same_tensors, weights
-from training.checkpoint import weights_digest
-from training.run import Run, load_model
+from training.checkpoint import save, weights_digest
+from training.run import Progress, Run, load_model
 
 importer = importlib.import_module("labs.transformers.import")
 
@@ -125,11 +131,48 @@ def test_a_start_token_stands_before_every_text(token_folder, tmp_path):
     check_cache(ours, x[:, :5])
 
 
-def test_a_head_without_logits_to_normalise_is_not_exported(run, tiny, imported, tmp_path):
-    assert finetuned(run, tiny, imported, head="sigmoid", max_steps=1) == 0
-    with pytest.raises(UserError, match="Sigmoid"):
-        export.main([str(tmp_path / "out"), str(tmp_path / "hf")])
-    assert not (tmp_path / "hf").exists()
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "mistral", "opt"])
+@torch.no_grad()
+def test_another_head_takes_its_code_along(kind, token_folder, tmp_path):
+    """The folder computes what the run does, beside padding and by a cache; its tokenizer puts the start."""
+    make(tmp_path / "in", token_folder, kind, start=True)
+    importer.import_model(str(tmp_path / "in"), tmp_path / "in_run")
+    start, tokenizer = Run(tmp_path / "in_run"), load_tokenizer(token_folder)
+    config = replace(
+        start.config, head="gs_softmax_f1", head_args={}, bayesian=kind == "opt", prior_sigma=0.1
+    )
+    model = build(vars(config))
+    state = {k: w for k, w in start.weights().items() if k in model.state_dict()}
+    model.load_state_dict(state, strict=False)
+    save(tmp_path / "run" / "best", model, config, Progress(1), None, tokenizer)
+    assert export.main([str(tmp_path / "run"), str(tmp_path / "hf"), "--samples=3"]) == 0
+    theirs, (ours, _), x = loaded(tmp_path / "hf").eval(), load_model(tmp_path / "run"), tokens_of(3, 15)
+    draws = ours.head.draws(3, run_seed(1337, vars(config)))
+    want, first = ours.log_probs(x, draws).exp(), functional.pad(x, (1, 0), value=1)
+    torch.testing.assert_close(theirs(first).logits[:, 1:].exp(), want, atol=1e-5, rtol=1e-3)
+    half = theirs(first[:, :5], use_cache=True)
+    rest = theirs(first[:, 5:], past_key_values=half.past_key_values).logits
+    torch.testing.assert_close(rest.exp(), want[:, 4:], atol=1e-5, rtol=1e-3)
+    at = AutoTokenizer.from_pretrained(tmp_path / "hf")
+    batch = at(["aei tents", "some longer"], padding=True, return_tensors="pt")
+    row, count = at("aei tents").input_ids, int(batch["attention_mask"][0].sum())
+    assert row == [1, *tokenizer.encode("aei tents")] and count == len(row) < batch["input_ids"].shape[1]
+    alone = ours.log_probs(torch.tensor([row[1:]]), draws)
+    padded = theirs(**batch).logits[:1, -len(row) + 1 :]
+    torch.testing.assert_close(padded.exp(), alone.exp(), atol=1e-5, rtol=1e-3)
+    greedy = torch.stack([t for t, _ in generate(ours, x[:, :5], 6, draws, Decoding(temperature=0))], 1)
+    got = theirs.generate(
+        first[:, :6], attention_mask=torch.ones_like(first[:, :6]), max_new_tokens=6, do_sample=False
+    )
+    assert torch.equal(got[:, 6:], greedy)
+    if kind != "opt":  # Bayesian draws do not train
+        labels = functional.pad(x[:, 1:], (2, 0), value=-100)
+        with torch.enable_grad():
+            theirs.train()(first, labels=labels).loss.backward()
+            total, count = ours.train().requires_grad_(True)(x, functional.pad(x[:, 1:], (0, 1), value=-1))
+            (total / count).backward()
+        embedding = theirs.get_input_embeddings().weight
+        torch.testing.assert_close(embedding.grad, ours.trunk.embedding.grad, atol=1e-5, rtol=1e-3)
 
 
 def finetuned(run, tiny, imported: Path, **changes):
