@@ -5,7 +5,7 @@
 A table is the name of its store without its ending: results/NAME of table.py, or --out of eval_diversity.py.
 The page has each of its measures with settings, groups and seeds, the figures that its rows give, other
 pictures that lie beside it (NAME.*.png), and texts of NAME.samples. Runs that stand in no table get one by
-`python eval_diversity.py RUN ... --out NAME`; `python labs/play/serve.py RUN ...` is a page to play with them.
+`python eval_diversity.py RUN ... --out NAME`, and a page to play with by `python labs/play/serve.py RUN ...`.
 """
 
 import shlex

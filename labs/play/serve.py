@@ -52,7 +52,7 @@ class PlayConfig:
     # fmt: off
     runs: list[str]                 # [NAME=]RUN ...: out folders of training runs
     port: Annotated[int, Field(ge=0, lt=2**16)] = 8000  # 0: any that is free
-    data: str = ""                  # prepared data, whose test split the page begins with; empty: the first run's
+    data: str = ""                  # the prepared data folder; empty: the one of the first run
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # of these
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
@@ -200,8 +200,8 @@ def make_server(playground: Playground, port: int) -> ThreadingHTTPServer:
 
 
 def open_playground(c: PlayConfig) -> Playground:
-    """The runs, how the held-out text begins, and the truth of the first run's language: with the corpus, which
-    imported models need not have. UserError for runs of two vocabularies, or that write no text."""
+    """The runs; the start of the held-out text and the truth of the first run's language where a run names its
+    corpus, which an imported model does not. UserError for runs of two vocabularies, or that write no text."""
     runs, players = open_runs(c.runs), []
     first, device = runs[0].ckpt.config, get_device(c.device)
     dtype = choose_dtype(c.dtype, device).name
@@ -211,7 +211,9 @@ def open_playground(c: PlayConfig) -> Playground:
             raise UserError(f"{run.path} and {runs[0].path} have two tokenizers: no word stands for both")
         model, ckpt = load_model(run.path, device=device, dtype=get_dtype(dtype))
         if not model.trunk.forwards:
-            raise UserError(f"{run.path} does not read from left to right: labs/orders/sample.py writes with it")
+            raise UserError(
+                f"{run.path} does not read from left to right: labs/orders/sample.py writes with it"
+            )
         draws = weight_draws(model, ckpt.record, c.samples, c.seed, dtype)
         players.append(Player(run.name, ckpt.config.head, model, draws))
     tokenizer, truth, start = tokenizer_of(runs[0].ckpt), None, ""

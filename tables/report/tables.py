@@ -41,8 +41,8 @@ class ReportedTable(NamedTuple):
 
 
 def open_table(name: Path, prompts: int) -> ReportedTable:
-    """The table of the store NAME.jsonl, which may be named with its ending. UserError if there is none, if it
-    is none of ours or damaged, or if one of its measures is not there."""
+    """The table of the store NAME.jsonl, which may be named with its ending. UserError if there is none, if
+    it is none of ours or damaged, or if one of its measures is not there."""
     name = name.with_suffix("") if name.suffix == ".jsonl" else name
     path = beside(name, ".jsonl")
     if not path.is_file():
