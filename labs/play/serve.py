@@ -200,8 +200,8 @@ def make_server(playground: Playground, port: int) -> ThreadingHTTPServer:
 
 
 def open_playground(c: PlayConfig) -> Playground:
-    """The runs; the start of the held-out text and the truth of the first run's language where a run names its
-    corpus, which an imported model does not. UserError for runs of two vocabularies, or that write no text."""
+    """The runs; the start of the held-out text and the truth of the first run's language, where a run names a
+    corpus: an imported model does not. UserError for runs of two vocabularies, or that write no text."""
     runs, players = open_runs(c.runs), []
     first, device = runs[0].ckpt.config, get_device(c.device)
     dtype = choose_dtype(c.dtype, device).name
