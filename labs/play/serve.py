@@ -122,7 +122,9 @@ class Playground:
         was drawn, and stands with Bayesian rows alone."""
         ids, texts = self.ids(text), []
         for _, _, model, draws in self.players:
-            start, new, values = ids[-model.trunk.context :], [], []
+            start = ids[-model.trunk.context :]
+            new: list[int] = []
+            values: list[dict[str, float]] = []
             generator = torch.Generator(float64_device(self.device)).manual_seed(seed)
             how: dict[str, Any] = {"generator": generator, "dtype": self.dtype}
             with self.lock:
