@@ -12,7 +12,7 @@ demo: .venv/done
 	$(MAKE) --no-print-directory -j$(words $(ROWS)) $(ROWS:%=demo-%)
 	$(PY) eval_diversity.py $(RUNS) --texts 40 --prompt_tokens 14 --new_tokens 50 --out out/demo > out/demo.log
 	$(PY) table.py --measure=truth $(RUNS) --out out/demo >> out/demo.log
-	$(PY) report.py out/demo $(RUNS) --out out/demo.html
+	$(PY) report.py out/demo --out out/demo.html
 	@echo 'A page to play with them: $(PY) labs/play/serve.py $(RUNS)'
 
 # Whoever reads its lines outlives the Ctrl-C that training answers, and puts the row's name before each.

@@ -136,7 +136,7 @@ FLAGS = {  # program and a good command of it -> flags that cannot be; each line
     "evaluate=--nonsense=1 evaluate=--texts=1 rows=['baseline','baseline'] "
     r"rows=['baseline\x20--hed=softmax'] rows=['baseline\x20--teacher={frist}']",
     ("table", "--rows=[\"'baseline'\"] --tuned"): "seeds=[1]",
-    ("report", "run --device=cpu"): "prompts=0 data=novels out=novels",
+    ("report", "results/e"): "prompts=0 out=novels",
     ("text", TEXT): "tokenizer=gpt9 tokenizer=run/best/config.json column=x source=nosuch out=prompts.txt",
     ("wiki", "--tokenizer=bpe270 --out=new --source=novels"): "source=nosuch lines=-1",
 }
@@ -212,7 +212,7 @@ FILES = [  # a file (a pattern), and a command that reads it
     ("train", LABELS, f"{BPE}/labels-*/manifest.json"),
     ("eval", EVAL, f"{BPE}/test.bin"),
     ("table", CURVE, "results/e.jsonl"),
-    ("report", "results/e run --device=cpu --prompts=1 --new_tokens=3 --out=new.html", "results/e.jsonl"),
+    ("report", "results/e --out=new.html", "results/e.jsonl"),
     ("text", TEXT, "novels/a.txt"),
     ("text", TEXT, "novels/rows.jsonl"),
     ("text", "--tokenizer=run/last/tokenizer.json --source=novels --out=new", "run/last/tokenizer.json"),
@@ -259,7 +259,6 @@ def test_a_damaged_file_is_named(call, whole, program, arguments, pattern):
         ("sample", SAMPLE, "best/model.safetensors"),
         ("sample", SAMPLE, "best/tokenizer.json"),
         ("eval", EVAL, "best/model.safetensors"),
-        ("report", "run --device=cpu --out=new.html", "best/model.safetensors"),
         ("train", f"{TRAIN} --init_from=run", "best/model.safetensors"),
         ("train", LABELS, "best/model.safetensors"),
         ("train", RESUME, "last/model.safetensors"),

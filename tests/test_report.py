@@ -4,33 +4,23 @@ for anything."""
 import json
 import math
 import os
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 import report
 from common.errors import UserError
-from common.places import corpora
-from config.defaults import TrainConfig
-from data.open import load_tokenizer, prepared, tokenizer_of
-from data.tokens import open_tokens
-from evaluate.sampling import held_out_prompts, weight_draws
-from tables.measure import open_runs
+from common.places import CODE
 from tables.report.page import breakable, render
-from tables.report.runs import Drawing, examine
 from tables.report.tables import ReportedTable, data_url, open_table
 from tables.store import Store
 from tables.text import TextMeasure
-from tests.fixtures import TINY, train_in_process
-from training.run import load_model
 
-SOURCE = "seed=3 train=6000 validation=1500 test=1500 themes=5 nouns=12 verbs=8 adjectives=6 adverbs=4"
 EVIL = "<img src=x onerror=alert(1)>"
-VOID = {"meta", "br", "img", "input", "link", "hr"}
-NEW = 12
+VOID = {"meta", "br", "wbr", "img", "input", "link", "hr"}
 
 
 class Page(HTMLParser):
@@ -73,9 +63,6 @@ class Page(HTMLParser):
         return [[text for _, text in row] for row in self.rows if row[0][1] == name]
 
 
-# ---- tables
-
-
 HONEST = {"protocol": "honest", "split": "test", "texts": 2, "loops": 1, "words": 4, "block_size": 16}
 HONEST |= {"prompt_tokens": 4, "new_tokens": 8, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1}
 HONEST |= {"stride": 16, "samples": 8, "dtype": "float32", "tokenizer": "", "train": "", "corpus": ""}
@@ -87,14 +74,9 @@ def text_row(row: str, seed: int, **numbers) -> dict:
     return {"measure": "text", "definition": TextMeasure.definition, "settings": HONEST, **run, **numbers}
 
 
-def human_row(**numbers) -> dict:
-    about = {"tokenizer": EVIL, "complete": True}
-    return text_row("human", 0, about=about) | {"name": "human", "reference": True, **numbers}
-
-
-def table_of(folder: Path, *rows: dict, name: str = "x") -> Path:
-    Store(folder / f"{name}.jsonl").put(rows)
-    return folder / name
+def table_of(folder: Path, *rows: dict) -> Path:
+    Store(folder / "x.jsonl").put(rows)
+    return folder / "x"
 
 
 @pytest.fixture
@@ -105,7 +87,10 @@ def seeds(tmp_path) -> Path:
     for seed in (1, 2, 3):
         rows.append(text_row("baseline", seed, ppl_tok=40.0 + seed, ppl_eps=40.0 + seed, self_bleu=11 + seed))
         rows.append(text_row("other", seed, ppl_tok=math.inf, ppl_eps=90.0 + seed, self_bleu=10.0))
-    out = table_of(tmp_path, *rows, human_row(self_bleu=10.0, self_bleu_ci=0.5))
+    human = text_row(
+        "human", 0, about={"tokenizer": EVIL, "complete": True}, self_bleu=10.0, self_bleu_ci=0.5
+    )
+    out = table_of(tmp_path, *rows, human | {"name": "human", "reference": True})
     texts = tmp_path / "x.samples"
     texts.mkdir()
     (texts / "human.jsonl").write_text('" one two three four five"\n"second"\n')
@@ -114,7 +99,7 @@ def seeds(tmp_path) -> Path:
 
 
 def page_of(*tables: ReportedTable) -> Page:
-    return Page(render([*tables], None))
+    return Page(render([*tables]))
 
 
 def test_a_table_on_a_page(seeds):
@@ -139,7 +124,7 @@ def test_rows_are_introduced_by_their_config_files_if_these_are_of_their_heads(t
 
 def test_nothing_given_becomes_code_and_nothing_is_asked_of_a_network(seeds):
     """Names, notes, texts and pictures are text; the page may load nothing by its own policy."""
-    page = page_of(open_table(seeds, 3))
+    page = page_of(open_table(seeds, 3), open_table(seeds, 3))
     assert breakable("a_<b>") == "a_<wbr>&lt;b&gt;"
     assert [tag for tag, _ in page.tags].count("script") == 1
     assert not any(key.startswith("on") for _, attributes in page.tags for key in attributes)
@@ -162,84 +147,21 @@ def test_pictures_that_lie_beside_a_table_are_on_the_page(seeds):
     assert len(figures) == 2
 
 
-# ---- runs
+def test_a_page_says_what_it_lacks(tmp_path, seeds):
+    lacking = render([open_table(table_of(tmp_path / "other", text_row("a", 1, ppl_tok=2.0)), 1)])
+    assert "No figures" in lacking and "No texts" in lacking
+    assert "No texts" not in render([open_table(seeds, 1)])
 
 
-def tokenizer_ids(tokens, split) -> np.ndarray:
-    """The ids of what was written, by the vocabulary beside the split."""
-    tokenizer = load_tokenizer(split.path.parent)
-    return np.array(tokenizer.encode("".join(t.text for t in tokens).strip(" ")))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    if "grammar" not in corpora():
-        pytest.skip("labs/known_language is not there: the truth beside the words is of it")
-    return prepared("grammar", "words", SOURCE, tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
-def trained_runs(folder, tmp_path_factory) -> list[Path]:
-    """Tiny runs, one of them Bayesian. Read only."""
-    out = []
-    for name, changes in (("bayes", {"bayesian": True}), ("plain", {})):
-        out.append(tmp_path_factory.mktemp("run") / name)
-        shared = dict(name=name, dataset="grammar", tokenizer="words", block_size=32, out_dir=str(out[-1]))
-        assert train_in_process(TrainConfig(**TINY | shared | changes), folder) == 0
-    return out
-
-
-@pytest.fixture(scope="module")
-def examined(folder, trained_runs):
-    split, asked = open_tokens(folder / "test.bin"), open_runs([str(p) for p in trained_runs])
-    prompts = held_out_prompts(split.ids, 6, 18, NEW)
-    how = Drawing(torch.device("cpu"), "float32", 3, 0)
-    return split, examine(asked, split, tokenizer_of(asked[0].ckpt), prompts, how)
-
-
-def ids_of(examined, run: str, at: int) -> tuple[torch.Tensor, list]:
-    """The prompt's ids (1, P), and the tokens that the run wrote after it."""
-    split, runs = examined
-    tokens = runs.prompts[at].continuations[run]
-    prompt = held_out_prompts(split.ids, 6, 18, NEW).prompt[at]
-    return torch.from_numpy(prompt)[None], tokens
-
-
-def test_each_token_has_the_probability_that_it_was_drawn_with(examined, trained_runs):
-    model, ckpt = load_model(trained_runs[0])
-    tokenizer, draws = tokenizer_of(ckpt), weight_draws(model, ckpt.record, 3, 0)
-    for at in (0, 1):
-        prompt, tokens = ids_of(examined, "bayes", at)
-        new = tokenizer.encode("".join(t.text for t in tokens).strip(" "))
-        assert len(new) == len(tokens) == NEW
-        text = torch.cat((prompt, torch.tensor([new])), 1)
-        log_p = model.log_probs(text[:, :-1], draws)[0, -NEW:].gather(1, torch.tensor(new)[:, None])[:, 0]
-        assert [t.nll for t in tokens] == pytest.approx((-log_p).tolist(), abs=1e-4)
-        assert all(t.epistemic is not None and t.epistemic > -1e-6 for t in tokens)
-
-
-@pytest.mark.parametrize("table", [True, False])
-def test_prompts_are_as_long_as_the_tables(folder, trained_runs, seeds, tmp_path, table):
-    """Without a table a third of what the runs read, if that is less than usual."""
-    out, shown = tmp_path / "r.html", [str(seeds)] * table + [str(trained_runs[1])]  # which reads 32
-    assert report.main([*shown, f"--data={folder}", f"--out={out}", "--prompts=1", "--device=cpu"]) == 0
-    page = Page(out.read_text(encoding="utf-8"))
-    tokens = [a for tag, a in page.tags if a.get("class", "").startswith("token")]
-    assert len(tokens) == 32 - (4 if table else 10) and all("--nll:" in a["style"] for a in tokens)
-
-
-# ---- mistakes
-
-
-def test_runs_of_two_corpora_or_data_of_another_tokenizer_are_refused(trained_runs, trained, token_folder):
-    for more in (str(trained), f"--data={token_folder}"):
-        with pytest.raises(ValueError, match="token"):
-            report.main([str(trained_runs[0]), more])
+def test_help_needs_no_torch():
+    code = "import sys, report\ntry: report.main(['--help'])\nfinally: assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], cwd=CODE, capture_output=True, text=True)
+    assert done.returncode == 0 and "TABLE" in done.stdout, done.stderr
 
 
 def test_a_report_is_written_to_a_file_alone(tmp_path):
     """To the one that a link leads to, and to no pipe: as root that would make a file of a device."""
-    table = str(table_of(tmp_path, text_row("a", 1, ppl_tok=2.0)))
+    table = f"{table_of(tmp_path, text_row('a', 1, ppl_tok=2.0))}.jsonl"
     (tmp_path / "link").symlink_to(tmp_path / "there.html")
     assert report.main([table, f"--out={tmp_path / 'link'}"]) == 0
     assert (tmp_path / "link").is_symlink() and (tmp_path / "there.html").is_file()

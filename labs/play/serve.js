@@ -1,17 +1,8 @@
 "use strict";
 const $ = id => document.getElementById(id);
 const DARKEST = 8; // nats
+const LONGEST = 100_000; // characters of a question
 let asked = 0, waiting;
-
-function dress(dark) {
-  document.documentElement.dataset.theme = dark ? "dark" : "light";
-  $("theme").textContent = dark ? "Light" : "Dark";
-}
-const system = matchMedia("(prefers-color-scheme: dark)");
-$("theme").hidden = false;
-$("theme").addEventListener("click", () => dress(document.documentElement.dataset.theme !== "dark"));
-system.addEventListener("change", () => dress(system.matches));
-dress(system.matches);
 
 // All text goes in as textContent, so that markup in it is shown and never read.
 function element(tag, parts = [], attributes = {}) {
@@ -24,15 +15,17 @@ function element(tag, parts = [], attributes = {}) {
 async function ask(path, more = {}) {
   const settings = { text: $("text").value, temperature: +$("temperature").value, top_p: +$("top_p").value };
   const body = JSON.stringify({ ...settings, ...more });
+  let found = { error: `the text is longer than ${LONGEST} characters` };
   try {
-    const reply = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body });
-    const found = await reply.json();
-    $("error").textContent = found.error || "";
-    return found.error ? null : found;
+    if (body.length <= LONGEST) {
+      const reply = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body });
+      found = await reply.json();
+    }
   } catch {
-    $("error").textContent = "the server does not answer: start it again";
-    return null;
+    found = { error: "the server does not answer: start it again" };
   }
+  $("error").textContent = found.error || "";
+  return found.error ? null : found;
 }
 
 async function show() {
@@ -53,13 +46,21 @@ async function show() {
 }
 
 async function write() {
+  $("write").disabled = true;
   const found = await ask("/write", { seed: Math.floor(Math.random() * 2 ** 31) });
+  $("write").disabled = false;
   if (!found) return;
-  document.querySelectorAll(".written").forEach((place, i) => {
-    place.closest("article").hidden = false;
-    place.replaceChildren(...found.texts[i].map(token => element("span", [token.text], {
-      class: "token", style: `--nll:${Math.min(1, token.nll / DARKEST)}`,
-      title: `p = ${Math.exp(-token.nll).toFixed(3)}`,
+  // of one weight draw nothing is known
+  const most = Math.max(...found.texts.flat().map(token => token.epistemic ?? 0));
+  const shade = value => Math.min(1, Math.max(0, value));
+  $("bayesian").hidden = !most;
+  $("most").textContent = most.toPrecision(2);
+  $("written").hidden = false;
+  document.querySelectorAll("#written .text").forEach((place, i) => {
+    place.replaceChildren(...found.texts[i].map(({ text, nll, epistemic }) => element("span", [text], {
+      class: "token", style: `--nll:${shade(nll / DARKEST)};--epistemic:${most ? shade((epistemic ?? 0) / most) : 0}`,
+      title: `p = ${Math.exp(-nll).toFixed(3)}, -log p ${nll.toFixed(2)}`
+        + (epistemic === undefined ? "" : `, epistemic ${epistemic.toFixed(3)}`),
     })));
   });
 }
@@ -68,6 +69,9 @@ $("text").addEventListener("input", () => { clearTimeout(waiting); waiting = set
 for (const slider of [$("temperature"), $("top_p")]) {
   slider.addEventListener("input", () => { slider.nextElementSibling.textContent = slider.value; });
   slider.addEventListener("change", show);
+}
+for (const input of document.querySelectorAll("input[name=shade]")) {
+  input.addEventListener("change", () => { $("written").dataset.shade = input.value; });
 }
 $("write").addEventListener("click", write);
 show();

@@ -2,9 +2,10 @@
 
     python labs/play/serve.py out/baseline-tiny out/entmax15-tiny       until Ctrl-C, at 127.0.0.1
 
-Type a prompt, and see what each run believes, beside the truth where it is known. The server answers three
-requests: the page, the next words of a text (/next) and a text that goes on (/write). It opens no file and no
-other address.
+Type a prompt, and see what each run believes, beside the truth where it is known. Let them go on: each token
+is shaded by -log p, those of Bayesian rows also by epistemic uncertainty. The server answers three requests:
+the page, the next words of a text (/next) and a text that goes on (/write). It opens no file and no other
+address.
 """
 
 import contextlib
@@ -15,14 +16,14 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 import torch
-from markupsafe import Markup
+from jinja2 import FileSystemLoader
 
 from common.config import Dtype, Field, Positive, Seed, cli, read
 from common.device import autocast, choose_dtype, float64_device, get_device, get_dtype
@@ -31,19 +32,18 @@ from common.places import corpora
 from data.open import corpus_of, tokenizer_of
 from data.tokenizers import Tokenizer, added, ids_of
 from evaluate.decoding import Decoding, truncate
-from evaluate.sampling import generate, weight_draws
+from evaluate.sampling import entropies, generate, weight_draws
 from heads import Weights
 from model import LanguageModel
-from tables.checks import check_comparable, check_text, open_split
+from tables.checks import check_text, open_split
 from tables.measure import open_runs
-from tables.report.page import PAGES, inline
+from tables.report import page as report
 from training.run import load_model
 
-HERE = Path(__file__).parent
 HOST = "127.0.0.1"
 WORDS = 12  # of each model that are shown
 LENGTH = 40  # tokens that "write" adds
-LARGEST = 100_000  # bytes of a request
+LARGEST = 400_000  # bytes of a request; serve.js sends fewer
 TAIL = 8  # tokens before a new one, among which a character of several tokens begins
 
 
@@ -52,7 +52,6 @@ class PlayConfig:
     # fmt: off
     runs: list[str]                 # [NAME=]RUN ...: out folders of training runs
     port: Annotated[int, Field(ge=0, lt=2**16)] = 8000  # 0: any that is free
-    split: Literal["validation", "test"] = "test"       # whose first words the page begins with
     data: str = ""                  # the prepared data folder; empty: the one of the first run
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # of these
@@ -65,9 +64,9 @@ class Player(NamedTuple):
     """A run that plays."""
 
     name: str
-    about: str
+    head: str
     model: LanguageModel
-    draws: list[Weights]  # of a Bayesian projection
+    draws: list[Weights]  # several of a Bayesian projection
 
 
 class Playground:
@@ -96,44 +95,48 @@ class Playground:
         {"words": [{"text", "then", "p": [one a column]}], "truth"}: `then` is the text with the word, and the
         truth's column is the last one.
         """
-        ids = self.ids(text)
-        columns = []
-        for player in self.players:
-            read = torch.tensor([ids[-player.model.trunk.context :]], device=self.device)
-            with autocast(self.device, self.dtype):
-                log_p = player.model.head.log_probs(player.model.trunk(read)[:, -1], player.draws)
-            columns.append(truncate(log_p, decoding)[0].double().cpu().numpy())
+        ids, columns = self.ids(text), []
+        with self.lock:
+            for _, _, model, draws in self.players:
+                read = torch.tensor([ids[-model.trunk.context :]], device=self.device)
+                with autocast(self.device, self.dtype):
+                    log_p = model.head.log_probs(model.trunk(read)[:, -1], draws)
+                columns.append(truncate(log_p, decoding)[0].double().cpu().numpy())
         known = self.truth.after(np.array(ids)) if self.truth else None
         if known is not None:
             columns.append(known)
         p = np.stack(columns, 1)  # (V, columns)
         likely = np.unique(np.argsort(-p, 0, kind="stable")[:WORDS])
         likely = likely[np.argsort(-p[likely].max(1), kind="stable")][: 2 * WORDS]
-        begun = self.tokenizer.decode(ids).rstrip("\ufffd")
-        words = []
+        begun, words = self.tokenizer.decode(ids).rstrip("\ufffd"), []
         for i in likely.tolist():
             word = added([*ids[-TAIL:], i], self.tokenizer)[-1]
             then = begun + word if text else self.tokenizer.decode([i])
             words.append({"text": word, "then": then, "p": [float(f"{value:.4g}") for value in p[i]]})
         return {"words": words, "truth": known is not None}
 
+    @torch.no_grad()
     def write(self, text: str, decoding: Decoding, seed: int) -> dict[str, Any]:
-        """A text of each model that goes on from `text`: {"texts": [[{"text", "nll"}]]}, nats a token."""
+        """How each model goes on from `text`: {"texts": [[{"text", "nll", "epistemic"}]]}, in nats. The token
+        was drawn by `decoding`, and "nll" is its -log p before that; "epistemic" is the uncertainty before it
+        was drawn, and stands with Bayesian rows alone."""
         ids, texts = self.ids(text), []
-        for player in self.players:
-            generator = torch.Generator(float64_device(self.device)).manual_seed(seed)
-            start = ids[-max(1, player.model.trunk.context - LENGTH) :]
-            prompt = torch.tensor([start], device=self.device)
+        for _, _, model, draws in self.players:
+            start = ids[-model.trunk.context :]
             new: list[int] = []
-            nll: list[float] = []
+            values: list[dict[str, float]] = []
+            generator = torch.Generator(float64_device(self.device)).manual_seed(seed)
             how: dict[str, Any] = {"generator": generator, "dtype": self.dtype}
-            for token, hidden in generate(player.model, prompt, LENGTH, player.draws, decoding, **how):
-                with autocast(self.device, self.dtype):
-                    log_p = player.model.head.log_probs(hidden, player.draws)
-                new += token.tolist()
-                nll.append(-log_p[0, new[-1]].item())
+            with self.lock:
+                prompt = torch.tensor([start], device=self.device)
+                for token, hidden in generate(model, prompt, LENGTH, draws, decoding, **how):
+                    new += token.tolist()
+                    with autocast(self.device, self.dtype):
+                        values.append({"nll": -model.head.log_probs(hidden, draws)[0, new[-1]].item()})
+                        if len(draws) > 1:
+                            values[-1]["epistemic"] = entropies(model, hidden, draws)[2].item()
             words = added([*start[-TAIL:], *new], self.tokenizer)[-LENGTH:]
-            texts.append([{"text": word, "nll": round(value, 3)} for word, value in zip(words, nll)])
+            texts.append([{"text": word, **value} for word, value in zip(words, values)])
         return {"texts": texts}
 
     def answer(self, path: str, asked: dict[str, Any]) -> dict[str, Any]:
@@ -141,15 +144,13 @@ class Playground:
         text, decoding = asked["text"], Decoding(temperature=asked["temperature"], top_p=asked["top_p"])
         if not isinstance(text, str) or not 0 <= decoding.temperature <= 10 or not 0 < decoding.top_p <= 1:
             raise ValueError("text, temperature or top_p cannot be")
-        with self.lock:
-            if path == "/write":
-                return self.write(text, decoding, int(asked["seed"]) % 2**31)
-            return self.next(text, decoding)
+        if path == "/write":
+            return self.write(text, decoding, int(asked["seed"]) % 2**31)
+        return self.next(text, decoding)
 
     def page(self) -> str:
-        page = PAGES.from_string((HERE / "serve.html").read_text(encoding="utf-8"))
-        script = Markup((HERE / "serve.js").read_text(encoding="utf-8"))
-        return page.render(style=inline("style.css"), script=script, players=self.players, start=self.start)
+        pages = report.PAGES.overlay(loader=FileSystemLoader([Path(__file__).parent, report.HERE]))
+        return pages.get_template("serve.html").render(players=self.players, start=self.start)
 
 
 def make_server(playground: Playground, port: int) -> ThreadingHTTPServer:
@@ -157,7 +158,7 @@ def make_server(playground: Playground, port: int) -> ThreadingHTTPServer:
     page = playground.page().encode()
 
     class Handler(BaseHTTPRequestHandler):
-        def reply(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        def reply(self, status: HTTPStatus, body: bytes = b"", kind: str = "text/plain") -> None:
             self.send_response(status)
             headers = {"Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store"}
             for name, value in headers.items():
@@ -175,20 +176,18 @@ def make_server(playground: Playground, port: int) -> ThreadingHTTPServer:
             if self.path == "/" and self.ours():
                 self.reply(HTTPStatus.OK, page, "text/html; charset=utf-8")
             else:
-                self.reply(HTTPStatus.NOT_FOUND, b"", "text/plain")
+                self.reply(HTTPStatus.NOT_FOUND)
 
         def do_POST(self) -> None:
             given = self.headers.get("Content-Length", "")
             length = int(given) if given.isdecimal() else 0
             if self.path not in ("/next", "/write") or not self.ours() or not 0 < length <= LARGEST:
-                return self.reply(HTTPStatus.NOT_FOUND, b"", "text/plain")
+                return self.reply(HTTPStatus.NOT_FOUND)
+            status = HTTPStatus.OK
             try:
-                found, status = (
-                    playground.answer(self.path, json.loads(self.rfile.read(length))),
-                    HTTPStatus.OK,
-                )
+                found = playground.answer(self.path, json.loads(self.rfile.read(length)))
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-                found, status = {"error": str(error)}, HTTPStatus.BAD_REQUEST
+                status, found = HTTPStatus.BAD_REQUEST, {"error": str(error)}
             self.reply(status, json.dumps(found).encode(), "application/json")
 
         def log_message(self, format: str, *args: Any) -> None:
@@ -203,27 +202,30 @@ def make_server(playground: Playground, port: int) -> ThreadingHTTPServer:
 
 
 def open_playground(c: PlayConfig) -> Playground:
-    """The runs, and the start of the held-out text. UserError for runs of two vocabularies."""
+    """The runs; the start of the held-out text and the truth of the first run's language, where a run names a
+    corpus: an imported model does not. UserError for runs of two vocabularies, or that write no text."""
     runs, players = open_runs(c.runs), []
-    check_comparable(runs)
-    device = get_device(c.device)
+    first, device = runs[0].ckpt.config, get_device(c.device)
     dtype = choose_dtype(c.dtype, device).name
     for run in runs:
         check_text(run.path, run.ckpt.config.dataset)
+        if run.ckpt.config.tokenizer_fingerprint != first.tokenizer_fingerprint:
+            raise UserError(f"{run.path} and {runs[0].path} have two tokenizers: no word stands for both")
         model, ckpt = load_model(run.path, device=device, dtype=get_dtype(dtype))
+        if not model.trunk.forwards:
+            raise UserError(
+                f"{run.path} does not read from left to right: labs/orders/sample.py writes with it"
+            )
         draws = weight_draws(model, ckpt.record, c.samples, c.seed, dtype)
-        players.append(Player(run.name, f"head {ckpt.config.head}", model, draws))
-    tokenizer, split = tokenizer_of(runs[0].ckpt), open_split(runs, c.data, c.split)
-    # where the next word's distribution is known (labs/known_language/two_sided.py): of few corpora's truths
-    dataset = runs[0].ckpt.config.dataset
-    truth = corpus_of(dataset).truth(split.info["source"], 1) if dataset in corpora() else None
-    return Playground(
-        players,
-        tokenizer,
-        truth if hasattr(truth, "after") else None,
-        dtype,
-        tokenizer.decode(split.ids[:8].tolist()),
-    )
+        players.append(Player(run.name, ckpt.config.head, model, draws))
+    tokenizer, truth, start = tokenizer_of(runs[0].ckpt), None, ""
+    if c.data or any(run.ckpt.config.data for run in runs):
+        split = open_split(runs, c.data, "test")
+        start = tokenizer.decode(split.ids[:8].tolist())
+        if first.dataset in corpora():
+            truth = corpus_of(first.dataset).truth(split.info["source"], 1)
+    # few truths know the next word's distribution (labs/known_language/two_sided.py)
+    return Playground(players, tokenizer, truth if hasattr(truth, "after") else None, dtype, start)
 
 
 def main(argv: list[str]) -> int:

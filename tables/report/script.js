@@ -49,12 +49,6 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
-for (const input of document.querySelectorAll("input[name=shade]")) {
-  input.addEventListener("change", () => {
-    document.getElementById("continued").dataset.shade = input.value;
-  });
-}
-
 // paper cannot unfold: notes and texts are printed, too
 let folded = [];
 addEventListener("beforeprint", () => {

@@ -1,11 +1,10 @@
-"""What a report shows of a table: of each measure its view, the table's figures, and some of its texts.
+"""What a page shows of a table: of each measure its view, the table's figures, and some of its texts.
 
 All is made of the rows of the store but the pictures and texts that lie beside it.
 """
 
 import base64
 import glob
-from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from common.config import read_config, with_defaults
-from common.errors import reading
+from common.errors import UserError, nearest, reading
 from common.files import beside, read_text
 from common.places import find
 from config.defaults import TrainConfig
@@ -41,54 +40,52 @@ class ReportedTable(NamedTuple):
     samples: list[dict[str, str]]  # for each prompt the rows' continuations
 
 
-def table_path(path: Path) -> Path | None:
-    """The name of the table that `path` means, without ending; None if there is no such file."""
-    if not path.name:  # "." may be a run
-        return None
-    name = path.with_suffix("") if path.suffix == ".jsonl" else path
-    return name if beside(name, ".jsonl").is_file() else None
-
-
 def open_table(name: Path, prompts: int) -> ReportedTable:
-    """A table of a page. UserError if its store is none of ours or is damaged, or if one of its measures is
-    not there."""
+    """The table of the store NAME.jsonl, which may be named with its ending. UserError if there is none, if
+    it is none of ours or damaged, or if one of its measures is not there."""
+    name = name.with_suffix("") if name.suffix == ".jsonl" else name
     path = beside(name, ".jsonl")
+    if not path.is_file():
+        near = nearest(str(path), map(str, path.parent.glob("*.jsonl")))
+        raise UserError(f"{path} is not there{near or ': eval_diversity.py makes a table of runs'}")
     views: dict[str, View] = {}
     configs: dict[str, dict[str, Any]] = {}
     figures: dict[str, str] = {}
     texts: list[dict[str, str]] = []
     with reading(path), TemporaryDirectory() as folder:
-        store, out = Store(path), Path(folder) / name.name
+        store, drawn = Store(path), Path(folder) / name.name
         for key in store.measures():
             if key == search.NAME:
                 views[key] = search.view(search.trials_in(store))
-                continue
-            measure = find_measure(key)
-            if rows := table_rows(store, measure):
+            elif rows := table_rows(store, measure := find_measure(key)):
                 views[key] = measure.view(rows)
-                measure.draw(rows, out, "png")
-                figures |= drawings(name, rows)
+                measure.draw(rows, drawn, "png")
                 first = {row: runs[0] for row, runs in grouped(rows).items()}
-                trained = {row: run for row, run in first.items() if "training" in run}
-                configs |= {row: run["training"] | {"row": run["row"]} for row, run in trained.items()}
-                texts = samples(name, rows, prompts) if key == TextMeasure.name else texts
-        figures |= pictures(name) | pictures(out)
+                for row, run in first.items():
+                    if "training" in run:
+                        configs[row] = run["training"] | {"row": run["row"]}
+                    image = beside(name, ".samples") / f"{file_stem(run['name'])}.png"
+                    if image.is_file():  # of a table of images
+                        figures[f"drawn by {row}"] = data_url(image)
+                if key == TextMeasure.name:
+                    texts = samples(name, rows, first, prompts)
+        figures |= pictures(name) | pictures(drawn)
     return ReportedTable(name.name, about_rows(configs), different_settings(configs), views, figures, texts)
 
 
-def about_rows(configs: Mapping[str, dict[str, Any]]) -> dict[str, str]:
+def about_rows(configs: dict[str, dict[str, Any]]) -> dict[str, str]:
     """What each row is: the first paragraph of its config file; where a flag chose another head, or no such
     file is there, nothing."""
     out = {}
     for name, config in configs.items():
-        file = find(Path("config", f"{config.get('row') or name}.py"))
+        file = find(Path("config", f"{config['row'] or name}.py"))
         if file.is_file() and read_config(file).get("head", TrainConfig.head) == config.get("head"):
             lines = takewhile(lambda line: line.startswith("# "), read_text(file).splitlines())
             out[name] = " ".join(line.removeprefix("# ") for line in lines)
     return out
 
 
-def different_settings(configs: Mapping[str, dict[str, Any]]) -> pd.DataFrame | None:
+def different_settings(configs: dict[str, dict[str, Any]]) -> pd.DataFrame | None:
     """The settings of training in which rows differ, by their names: a line a row. None without such."""
     if len(configs) < 2:
         return None
@@ -98,32 +95,19 @@ def different_settings(configs: Mapping[str, dict[str, Any]]) -> pd.DataFrame | 
     return whole.loc[different].T if different else None
 
 
-# -----------------------------------------------------------------------------
-# Figures and texts
-
-
 def data_url(picture: Path) -> str:
     return f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"
 
 
 def pictures(name: Path) -> dict[str, str]:
-    """The .png files whose names begin with that of the table: those that its measures have drawn now, and
-    the others that lie beside it."""
+    """The .png files whose names begin with that of the table."""
     files = sorted(name.parent.glob(f"{glob.escape(name.name)}.*"))
     return {path.stem: data_url(path) for path in files if path.suffix == ".png"}
 
 
-def drawings(name: Path, rows: list[Row]) -> dict[str, str]:
-    """What the first run of each row drew, of a table of images."""
-    files = {row: f"{file_stem(runs[0]['name'])}.png" for row, runs in grouped(rows).items()}
-    paths = {row: beside(name, ".samples") / file for row, file in files.items()}
-    return {f"drawn by {row}": data_url(path) for row, path in paths.items() if path.is_file()}
-
-
-def samples(name: Path, rows: list[Row], prompts: int) -> list[dict[str, str]]:
-    """The first texts of each row's first run, by prompt: all continue the same ones, human text first."""
+def samples(name: Path, rows: list[Row], first: dict[str, Row], prompts: int) -> list[dict[str, str]]:
+    """The first texts of each row's `first` run, by prompt: all continue the same ones, human text first."""
     words, tokenize = rows[0]["settings"]["words"], rows[0]["settings"].get("tokenize", "13a")
-    first = {row: runs[0] for row, runs in grouped(rows).items()}
     references = {row["name"]: row for row in rows if row.get("reference")}
     of_rows = {}
     for row, run in sorted((first | references).items(), key=lambda item: item[0] != "human"):
