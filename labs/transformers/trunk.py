@@ -64,7 +64,8 @@ class Pretrained(Trunk):
         rows, longest = len(self.embedding), longest_text(theirs) - (start_token >= 0)
         if config.vocab_size > rows or config.block_size > longest:
             asked = f"vocab_size = {config.vocab_size}, block_size = {config.block_size}"
-            raise ValueError(f"{asked}: this {theirs.model_type} has {rows} tokens and reads {longest}")
+            fits = f"has {rows} tokens and reads {longest}: give --block_size={longest} or less"
+            raise ValueError(f"{asked}: this {theirs.model_type} {fits}")
         names = inspect.signature(self.model.forward).parameters
         # transformers 5.24 renamed it. Models without attention have another cache, or none
         self.cache_name = next((name for name in ("past_key_values", "cache") if name in names), "")
@@ -132,7 +133,10 @@ def to_causal(model: LanguageModel, folder: Path) -> None:
         readout.bias.zero_()[: len(projection.bias)] = projection.bias
     if not distance(model, causal) < TOLERANCE:
         kind, name = type(model.head.head).__name__, type(causal).__name__
-        raise UserError(f"{name} has no head {kind} at gain {float(model.head.gain):g}: export a softmax")
+        raise UserError(
+            f"{name} has no head {kind} at gain {float(model.head.gain):g}: export a softmax, or use the run "
+            "where it lies (sample.py, eval_diversity.py); labs/transformers/README.md, Export"
+        )
     causal.save_pretrained(folder)
 
 
