@@ -157,7 +157,9 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
         resume(t, last)
 
     model_keys = ("head_args", "bayesian", "gain", "learn_gain", "labels", "trunk", "trunk_args")
-    unusual = [f"{key} {getattr(c, key)}" for key in model_keys if getattr(c, key) != getattr(USUAL, key)]
+    short = {key: value for key, value in c.trunk_args.items() if not isinstance(value, dict)}
+    shown = {**vars(c), "trunk_args": short}  # without a pretrained model's architecture, a page long
+    unusual = [f"{key} {shown[key]}" for key in model_keys if shown[key] != getattr(USUAL, key)]
     parameters = f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters"
     data = f"{task.size:,} tokens of {c.dataset}"
     where = f"{device}, {precision.name} ({precision.reason})"
@@ -179,7 +181,9 @@ def resume(t: Training, last: Run) -> None:
     t.progress = p = last.progress
     if p.step > c.max_steps:
         raise UserError(f"max_steps = {c.max_steps}, but {last.path} is at step {p.step}")
-    t.procs.print0(f"resumed {last.path} at step {p.step}{head_changed(last.record)}")
+    t.procs.print0(f"resumed {last.path} at step {p.step}")
+    if changed := head_changed(last.record):
+        t.procs.print0(f"note: {changed}")
     if t.procs.main and p.best:
         best = Run(out, "best")  # `last` where there is no such
         if best.path.stem != "best" or best.progress.best != p.best:
@@ -237,6 +241,8 @@ def train(t: Training, log: Log | None) -> int:
     # The end
     if not procs.stopped():
         took, best = timedelta(seconds=round(time.perf_counter() - start[1])), values_line(p.best)
+        if t.model.head.head.sparse and isinstance(t.task, TextTask):  # which has no finite NLL
+            best = best.replace("nll", "log PPL_eps")
         procs.print0(f"done | {p.step} steps | {p.tokens:,} tokens | {took} | best {best} | {out}")
         with contextlib.suppress(Interrupted):
             if procs.main:

@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypeVar, get_origin
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from common.errors import CONTROL, UserError, mistake, nearest, printable, reading
+from common.errors import CONTROL, UserError, mistake, nearest, nearest_file, printable, reading
 from common.places import INSTALLED, WORK, as_installed_command, find, upgrade_config
 
 T = TypeVar("T")
@@ -187,6 +187,9 @@ def read_config(path: str | Path, kinds: Mapping[str, Any] | None = None) -> dic
     """
     path, values = find(path), {}
     with reading(path):
+        if not path.exists() and not path.suffix:  # --resume out/RUN of a run that is not there, or mistyped
+            begin = f": python train.py CONFIG.py --out_dir={path} begins a run there"
+            raise UserError(f"{path} is no run and no config file{nearest_file(path) or begin}")
         if path.exists() and not path.is_file():  # a device or a pipe may never end
             raise UserError("it is no regular file")
         with path.open("rb") as file:

@@ -87,7 +87,7 @@ class Settings(Decoding):
         s = cls(**given | {"stride": c.stride or min(512, block_size)})
         needs = s.prompt_tokens + s.new_tokens
         for key, works, why in (
-            ("block_size", block_size <= reads, f"one of the models reads {reads} tokens"),
+            ("block_size", block_size <= reads, f"one model reads {reads} tokens: give --block_size={reads}"),
             ("words", s.words == 0 or s.words >= LEAST_WORDS, f"at least {LEAST_WORDS}"),
             ("texts", s.texts >= 2, "each is compared with the others"),
             ("new_tokens", needs <= block_size, f"{needs} tokens with the prompt; block_size = {block_size}"),

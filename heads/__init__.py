@@ -99,12 +99,13 @@ def head_digest(name: str) -> str:
 
 
 def head_changed(config: dict[str, Any]) -> str:
-    """Words about a run of this recorded configuration; "" if its head's code is the same, or not known."""
+    """A sentence about a run of this recorded configuration; "" where its head's code has not changed, as far
+    as that is known."""
     name, digest = config.get("head", ""), config.get("head_sha256")
     if digest is None or head_digest(name) == digest:
         return ""
     files = ", ".join(file.name for file in head_files(name))
-    return f"; the code of its head ({files}) has changed since it began"
+    return f"the code of its head ({files}) has changed since it began"
 
 
 def make_head(

@@ -1,5 +1,6 @@
 """What a head is, its labels, and the cross-entropy that most heads share."""
 
+import difflib
 import functools
 import inspect
 import math
@@ -214,7 +215,9 @@ def check_choice(choices: Collection[Any], **values: Any) -> None:
     """ValueError naming an argument that is none of `choices`."""
     for name, value in values.items():
         if value not in choices:
-            raise ValueError(f"{name} = {value!r}: use one of {', '.join(map(repr, choices))}")
+            near = difflib.get_close_matches(str(value), map(str, choices), 1)
+            use = f"did you mean {near[0]}?" if near else f"use one of {', '.join(map(repr, choices))}"
+            raise ValueError(f"{name} = {value!r}: {use}")
 
 
 def check_arguments(cls: type, args: dict[str, Any]) -> None:

@@ -170,7 +170,7 @@ def note_changed_heads(rows: Iterable[Row]) -> None:
             if changed := head_changed(row.get("training", {})):
                 kept.setdefault(changed, []).append(row["name"])
     for changed, names in kept.items():
-        print(f"note: kept as trained: {', '.join(sorted(names))}{changed}", file=sys.stderr)
+        print(f"note: kept as trained: {', '.join(sorted(names))}: {changed}", file=sys.stderr)
 
 
 # -----------------------------------------------------------------------------

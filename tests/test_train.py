@@ -575,7 +575,7 @@ def test_init_from_a_run(trainer, run, tiny, trained, tmp_path):
     again = trainer(tiny(init_from=learnt.out_dir, gain=2.5, learn_gain=True))
     assert float(again.model.head.gain.detach()) == pytest.approx(2.5)
     # whose tensors may have the same names and shapes
-    for other in (dict(n_embd=16), dict(n_head=4)):
+    for other in (dict(n_embd=16), dict(n_head=4), dict(block_size=32)):
         with pytest.raises(ValueError, match="init_from"):
             trainer(tiny(init_from=str(trained), **other))
 

@@ -120,6 +120,8 @@ def start_from(c: RunConfig, model: LanguageModel) -> str:
     parameters, wpe = dict(model.named_parameters()), weights.get("trunk.wpe.weight")
     if wpe is not None and len(wpe) > c.block_size:  # a longer block serves a shorter one
         weights["trunk.wpe.weight"] = wpe[: c.block_size]
+    elif wpe is not None and len(wpe) < c.block_size:
+        raise UserError(f"init_from = {name!r} reads {len(wpe)} tokens: give --block_size={len(wpe)}")
     fits = {k for k, p in parameters.items() if k in weights and weights[k].shape == p.shape}
     fits.discard("head.log_gain")  # g starts at `gain`
     unlike = [
@@ -136,6 +138,6 @@ def start_from(c: RunConfig, model: LanguageModel) -> str:
         for k in fits:
             parameters[k].copy_(weights[k])
     new, unused = (", ".join(sorted(keys)) for keys in (parameters.keys() - fits, weights.keys() - fits))
-    kept = f"; as initialised: {new}" * bool(new) + f"; not used: {unused}" * bool(unused)
+    kept = f" | as in a new model: {new}" * bool(new) + f" | not used of it: {unused}" * bool(unused)
     c.init_weights, c.init_spent = run.weights_sha256, training_cost(run)
-    return f"started from {name}{kept}"
+    return f"starts with the weights of {name}{kept}"
