@@ -64,9 +64,10 @@ def test_a_cache_goes_on_where_it_stopped(settings, parts):
     cache = Cache(trunk, 2, torch.float64)
     states = [trunk(part, cache=cache) for part in x.split(parts, 1)]
     torch.testing.assert_close(torch.cat(states, 1), trunk(x), rtol=0, atol=1e-9)
-    cache = Cache(trunk, 2, torch.float64, 12)
-    states = [trunk(x[:, :5], cache=cache)]  # then the steps of a CUDA graph
-    states += [trunk.decode(x[:, i : i + 1], cache, torch.tensor([i])) for i in range(5, 12)]
+    cache = Cache(trunk, 2, torch.float64)
+    states = [trunk(x[:, :5], cache=cache)]  # then the steps of a CUDA graph, which leave its length
+    at = cache.length + torch.arange(7)
+    states += [trunk.decode(x[:, 5 + i : 6 + i], cache, at[i : i + 1]) for i in range(7)]
     torch.testing.assert_close(torch.cat(states, 1), trunk(x), rtol=0, atol=1e-9)
 
 

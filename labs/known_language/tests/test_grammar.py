@@ -66,7 +66,7 @@ def test_frequencies_match_the_distributions(machine, documents):
 
 
 def entropy_rate(machine: Machine) -> tuple[float, np.ndarray]:
-    """Nats a word: the expected sum of a document's entropies over its expected length; and those of states."""
+    """Nats a word: a document's expected sum of entropies over its expected length; and those of states."""
     p = machine.probs(np.arange(machine.Q * machine.X))
     entropies = -(p * np.log(np.where(p > 0, p, 1))).sum(1)
     return float(machine.visits @ entropies / machine.visits.sum()), entropies

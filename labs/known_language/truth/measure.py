@@ -162,7 +162,7 @@ class TruthSession(LanguageSession):
         with checking():  # a split that is too short for a window
             score = L.score(L.log_probs, self.c.split, self.block_size)
         row = {"name": "truth", **score, "validity": 1.0}
-        name = lambda i, text: (L.words[i].strip() or r"\n") + " (observed)" * (i == text[-1])
+        name = lambda i, text: (L.words[i].strip() or r"\n") + (" (observed)" if i == text[-1] else "")
         places = [[L.decode(text[1:-1]), [name(i, text) for i in words]] for text, words, _ in self.places]
         return [row | {"about": {"places": places}, "beliefs": self.beliefs(L.log_probs)}]
 
