@@ -223,7 +223,7 @@ def tokens(tmp_path):
 def test_hidden_places(tokens):
     text, seen = TextSource(Windows(tokens, T), TrueToken(), 20, seed=1), []
     source = OrdersSource(text, model_of(MASKED).trunk, 1)
-    for step in range(200):
+    for step in range(100):
         (read, targets, _), whole = source.batch(step, 0), text.batch(step, 0).tokens
         hidden = read == V
         assert torch.equal(read[~hidden], whole[~hidden]) and torch.equal(targets.token, whole[hidden])
@@ -231,7 +231,7 @@ def test_hidden_places(tokens):
         weights = torch.zeros(20, T).masked_scatter(hidden, targets.weights)
         np.testing.assert_allclose(weights.sum(1), T, rtol=1e-6)
         seen.append(hidden)
-    np.testing.assert_allclose(torch.cat(seen).float().mean(0), (T + 1) / 2 / T, atol=0.03)  # each as often
+    np.testing.assert_allclose(torch.cat(seen).float().mean(0), (T + 1) / 2 / T, atol=0.04)  # each as often
 
 
 @pytest.mark.parametrize("name", ["random", "fractal"])
