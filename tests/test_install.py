@@ -162,7 +162,7 @@ try:
 except ImportError as error:
     assert "scipy" in str(error)
 del sys.modules["scipy"]
-assert lang.score_filler(lang.fill_log_probs, windows=2, context=16)["tv"] < 1e-9
+assert lang.fill_log_probs([[-1]]).exp().sum().sub(1).abs() < 1e-9
 assert not {{"data", "evaluate", "common", "heads"}} & {{*sys.modules}}"""
     done = subprocess.run([sys.executable, "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -98,8 +98,3 @@ def document_windows(ends: np.ndarray, block_size: int) -> list[Window]:
         out.append(Window(int(ends[i]), int(ends[j] - ends[i]) if j > i else block_size))
         i = max(j, i + 1)
     return out
-
-
-def positions_of(plan: list[Window]) -> np.ndarray:
-    """The positions (N,) in the text of all targets that count."""
-    return np.concatenate([np.arange(start + 1, start + 1 + stop) for start, stop in plan])

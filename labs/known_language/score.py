@@ -1,7 +1,7 @@
 """How far a model of the known language is from its truth, whoever has trained it: its lab has a page.
 
     python labs/known_language/score.py FOLDER    a folder that transformers loads
-    python labs/known_language/score.py FILE      log-probabilities (T, V) in a .npy or .safetensors file
+    python labs/known_language/score.py FILE      log-probabilities (T, V) in a .npy file
 
 Means over the tokens of all documents but the first, each with half of its 95% interval over documents.
 """
@@ -28,7 +28,6 @@ class ScoreConfig:
     source: str = ""         # settings of the language, as of prepare.py: "seed=2 train=500000"
     context: AtLeast2 = 128  # tokens that the model reads at once
     batch: Positive = 16     # windows of so many tokens that it reads at a time
-    trust_remote_code: bool = False  # whether code that lies in the folder may run
     # fmt: on
 
 
@@ -36,7 +35,7 @@ def main(argv: list[str]) -> int:
     c = read(ScoreConfig, argv, __doc__)
     with checking():
         language = Language(**vars(GrammarSettings.parse(c.source)))
-        score = language.score(c.model, c.split, c.context, c.batch, c.trust_remote_code)
+        score = language.score(c.model, c.split, c.context, c.batch)
     print(f"{score['tokens']:,} tokens of {score['documents']:,} documents, {c.split}, context {c.context}")
     for key, value in score.items():
         if f"{key}_ci" in score:

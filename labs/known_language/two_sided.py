@@ -17,7 +17,6 @@ nothing underflows however long the text is, but for a state that the known toke
 times less likely than the others. It matters only where the other side outweighs that.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -51,9 +50,12 @@ class ForwardBackward:
         self.places = [self.source[classes == c] for c in range(M.C)]
         self.arcs = [to[classes == c] for c in range(M.C)]
 
-        changing = {*M.klass[M.theme >= 0], M.klass[M.end]}
-        self.theme_moves = {c: self._theme_moves(c) for c in sorted(changing)}
-        keeps = ~np.isin(classes, list(changing))  # the arcs of all classes that keep the theme
+        self.theme_moves = {}  # P(theme after | theme before, class c) (X, X) of the classes that change it
+        for c in sorted({*M.klass[M.theme >= 0], M.klass[M.end]}):
+            words, moves = slice(*M.first[c : c + 2]), np.zeros((M.X, M.X))
+            np.add.at(moves, (np.arange(M.X)[:, None], self.theme_after[:, words]), M.lexicon[:, words])
+            self.theme_moves[c] = moves
+        keeps = ~np.isin(classes, list(self.theme_moves))  # the arcs of all classes that keep the theme
         self.keeping = csr_array((weight[keeps], (self.source[keeps], self.target[keeps])), (M.Q, M.Q))
         self.stationary = M.visits.reshape(M.Q, M.X) / M.visits.sum()
 
@@ -65,18 +67,15 @@ class ForwardBackward:
         """
         tokens = np.asarray(tokens)
         wanted = tokens == MASKED if at is None else np.asarray(at)
-        V = self.machine.V
-        if ((tokens < MASKED) | (tokens >= V)).any():
-            raise ValueError(f"tokens: give rows (B, T) of 0 to {V - 1}, or {MASKED} for an unknown one")
-        p, n = np.empty((wanted.sum(), V)), 0
+        p, n = np.empty((wanted.sum(), self.machine.V)), 0
         for b, row in enumerate(tokens):
-            positions = np.flatnonzero(wanted[b]).tolist()
+            positions, alpha = np.flatnonzero(wanted[b]).tolist(), self.stationary
             betas = self._betas(b, row, {i + 1 for i in positions})
-            until = max(positions, default=-1) + 1
-            for i, alpha in zip(range(until), self._forward(row)):
+            for i in range(max(positions, default=-1) + 1):  # alpha is alpha_i, over its sum
                 if wanted[b, i]:
                     p[n] = self._words(alpha, betas[i + 1])
                     n += 1
+                alpha = over_its_sum(self._right(alpha, row[i]))
         total = p.sum(1, keepdims=True)
         if (total == 0).any():
             b = np.argwhere(wanted)[total.argmin(), 0]
@@ -86,20 +85,6 @@ class ForwardBackward:
             return np.log(p, out=p)
 
     # ---- messages --------------------------------------------------------------------------------
-
-    def _theme_moves(self, c: int) -> np.ndarray:
-        """P(theme after | theme before, class c) (X, X)."""
-        M, words = self.machine, slice(*self.machine.first[c : c + 2])
-        moves, before = np.zeros((M.X, M.X)), np.arange(M.X)[:, None]
-        np.add.at(moves, (before, self.theme_after[:, words]), M.lexicon[:, words])
-        return moves
-
-    def _forward(self, row: np.ndarray) -> Iterator[np.ndarray]:
-        """alpha_0, alpha_1, .. alpha_{T-1}, each (Q, X), from alpha_1 on divided by its sum."""
-        alpha = self.stationary
-        for word in row:
-            yield alpha
-            alpha = over_its_sum(self._right(alpha, word))
 
     def _betas(self, b: int, row: np.ndarray, wanted: set[int]) -> dict[int, np.ndarray]:
         """beta_i, each over its sum, of row b for the i in `wanted`. ValueError where no text fits it."""

@@ -3,12 +3,12 @@
 import gzip
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-import table
 from common.errors import UserError
 from data.open import prepared
 from data.tokens import SPLITS, open_tokens
@@ -25,8 +25,9 @@ from labs.orders.tests.test_trunk import asker, log_p, model_of, of_order
 from labs.sequences.exact import UNKNOWN
 from labs.sequences.questions import FREE
 from labs.sequences.two_sided import two_sided
-from tables.store import Store
 from tests.fixtures import train_on
+from tests.measure_contract import *  # noqa: F403
+from tests.measure_contract import Example, rows_of
 
 SIZES = "simulated length=8 train=30 validation=6 test=12"
 
@@ -215,30 +216,25 @@ def test_the_error_of_the_mean_does_not_depend_on_how_many_samples(samples, monk
 
 
 @pytest.fixture(scope="module")
-def runs(folder, tmp_path_factory) -> list[str]:
+def runs(folder, tmp_path_factory) -> list[Path]:
     """A run on climbs for each order. Read only."""
     out = tmp_path_factory.mktemp("runs")
     for order in ("left_to_right", "random", "masked"):
         train_on(folder, out / order, dataset="climbs", block_size=8, **of_order(order))
-    return [str(path) for path in sorted(out.iterdir())]
+    return sorted(out.iterdir())
 
 
-FLAGS = ["--measure=rest", "--windows=10", "--samples=2", "--device=cpu"]
+@pytest.fixture(scope="module")
+def example(runs):
+    return Example("rest", runs, ["--windows=10", "--samples=2", "--device=cpu"], "--windows=9")
 
 
-def test_the_measure(runs, tmp_path):
-    out = tmp_path / "rest"
-    assert table.main([*runs, *FLAGS, f"--out={out}"]) == 0
-    rows = {r["name"]: r for r in Store(out.with_suffix(".jsonl")).rows("rest")}
+def test_the_measure(measured):
+    rows = {row["name"]: row for row in rows_of(measured)}
     assert rows.keys() == {"truth", "left_to_right", "random", "masked"} and rows["truth"]["reference"]
     assert rows["random"]["row"] == "random" and rows["random"]["training"]["trunk"] == "any_order"
-    later = {name: r["parts"]["10% and a later place"].keys() for name, r in rows.items()}
+    later = {name: row["parts"]["10% and a later place"].keys() for name, row in rows.items()}
     assert later["random"] == later["masked"] == {*rest.COLUMNS} and not later["left_to_right"]
     assert "one pass" not in rows["left_to_right"]["parts"]["50%"]
-    kept = tmp_path / "rest.samples/left_to_right.safetensors"
-    assert out.with_suffix(".md").is_file() and out.with_suffix(".png").is_file() and kept.is_file()
-    Store(out.with_suffix(".jsonl")).put(
-        [row | {"settings": row["settings"] | {"corpus": "another"}} for row in rows.values()]
-    )
-    with pytest.raises(UserError, match="corpus"):  # other climbs
-        table.main([*runs, *FLAGS, f"--out={out}"])
+    assert measured.with_suffix(".png").is_file()
+    assert (measured.parent / "table.samples/left_to_right.safetensors").is_file()

@@ -5,14 +5,12 @@ import pytest
 from scipy.linalg import sqrtm
 
 import train
-from common.config import read
-from common.errors import UserError
 from labs.classes.sets import Images
-from labs.images.measure import MEASURE, TITLES
+from labs.images.measure import TITLES
 from labs.images.quality import Seen, frechet, halves, moments, precision_recall, quality_numbers
-from labs.images.tests.test_image_tokens import LOSSLESS, folder, here, images, run  # noqa: F401
-from tables.measure import evaluate
-from tables.store import Store
+from labs.images.tests.test_image_tokens import folder, images, run  # noqa: F401
+from tests.measure_contract import *  # noqa: F403
+from tests.measure_contract import Example, rows_of
 
 
 def test_frechet_is_scipys(seed=0):
@@ -58,12 +56,6 @@ def test_halves_have_no_image_in_common():
 # ---- the measure
 
 
-def measure(*argv: str) -> int:
-    """As table.py --measure=images does."""
-    c = read(MEASURE.config, list(argv))
-    return evaluate(MEASURE, c)
-
-
 @pytest.fixture(scope="module")
 def classifier(images, tmp_path_factory):  # noqa: F811
     out = tmp_path_factory.mktemp("classifier") / "cnn"
@@ -75,19 +67,24 @@ def classifier(images, tmp_path_factory):  # noqa: F811
     return out
 
 
-def test_a_table_has_its_rows_and_keeps_them(run, here, classifier, tmp_path):  # noqa: F811
-    out = tmp_path / "results/t"
-    argv = [f"a-1={run}", f"--classifier={classifier}", "--images=12", "--cfg=1,2", "--device=cpu"]
-    assert measure(*argv, f"--out={out}") == 0
-    rows = Store(out.with_suffix(".jsonl")).rows("images")
-    (row,), references = ([r for r in rows if r.get("reference", False) == f] for f in (False, True))
-    assert row["name"] == "a-1" and [p["cfg"] for p in row["points"]] == [1, 2]
+@pytest.fixture(scope="module")
+def example(run, classifier):  # noqa: F811
+    flags = [f"--classifier={classifier}", "--images=12", "--cfg=1,2", "--device=cpu"]
+    return Example("images", [run], flags, "--images=10")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def made_images(images):  # noqa: F811
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("labs.images.image_tokens.prepare.open_images", lambda *_: images)
+        yield
+
+
+def test_a_table_has_its_rows(measured):
+    row, *references = sorted(rows_of(measured), key=lambda row: row.get("reference", False))
+    assert [p["cfg"] for p in row["points"]] == [1, 2]
     assert row["bits_pixel"] == pytest.approx(row["bits_code"] / 4)
     exact, through, noise = references
     # the tokenizer loses nothing of these images
     assert all(exact[key] == through[key] for key in TITLES) and noise["fd"] != exact["fd"]
-    assert (out.with_name("t.samples") / "a-1.png").stat().st_size > 100
-    before = out.with_suffix(".jsonl").read_bytes()
-    assert measure(*argv, f"--out={out}") == 0 and out.with_suffix(".jsonl").read_bytes() == before
-    with pytest.raises(UserError, match="images"):
-        measure(*argv, "--images=10", f"--out={out}")
+    assert (measured.parent / f"table.samples/{row['name']}.png").stat().st_size > 100

@@ -15,7 +15,7 @@ entropy    of q, nats
 """
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -23,16 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.config import Dtype, Field, Positive, Seed
-from common.device import choose_dtype, get_device
+from common.config import Field, Positive
 from evaluate.decoding import Decoding, truncate
 from evaluate.scoring import spread
 from labs.known_language.library import Block, Model, blocks_of
 from labs.known_language.recovery import document_windows
-from labs.known_language.truth.measure import LoadedRun, check_known, language_of
-from model import context
-from tables.checks import check_comparable, open_split
-from tables.measure import Measure, NamedRun, Session, open_runs
+from labs.known_language.truth.measure import LanguageConfig, LanguageMeasure, LanguageSession, LoadedRun
+from tables.measure import NamedRun
 from tables.store import Row
 from tables.summary import grouped
 from tables.views import View, mean, problems, table
@@ -50,19 +47,14 @@ SHARES = (1.0, 0.9)  # of the truth's entropy, at which samplers are compared
 
 
 @dataclass
-class DecodingConfig:
+class DecodingConfig(LanguageConfig):
     # fmt: off
-    checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs, or checkpoints in them
-    data: str = ""                  # the prepared data folder; empty: the one of the first run
     temperatures: list[Temperature] = field(default_factory=lambda: [1.0, 1.5])  # before each cut
     windows: Positive = 16          # of each split, evenly spread
-    samples: Positive = 8           # weight draws of Bayesian rows
-    seed: Seed = 1337               # of these
-    device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
-    dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
-    out: str = ""                   # writes OUT.jsonl and OUT.md
-    #                                 rows of unchanged checkpoints in it are kept
     # fmt: on
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"alone": ALONE, "cuts": VALUES}
 
 
 def point_settings(
@@ -112,23 +104,10 @@ def average_numbers(
 # The runs
 
 
-class DecodingSession(Session):
-    """The runs that are asked for, and the truth of both splits."""
-
-    reference_names = ("truth",)
-
+class DecodingSession(LanguageSession):
     def __init__(self, c: DecodingConfig):
-        """UserError for all that cannot be measured, before any work."""
-        self.c, self.device = c, get_device(c.device)
-        self.dtype = choose_dtype(c.dtype, self.device).name
-        runs = open_runs(c.checkpoints)
-        check_comparable(runs)
-        self.subjects: Sequence[NamedRun] = runs
-        self.data = {split: open_split(runs, c.data, split) for split in ("validation", "test")}
-        self.languages = {split: language_of(data) for split, data in self.data.items()}
-        self.block_size = min(context(run.ckpt.record) for run in runs)
-        hashes = {split: data.info["sha256"] for split, data in self.data.items()}
-        self.settings = decoding_settings(c) | {"block_size": self.block_size, "dtype": self.dtype, **hashes}
+        super().__init__(c, ("validation", "test"))
+        self.settings |= self.hashes
 
     def references(self) -> list[Row]:
         """The truth as a model: what a cut takes from it."""
@@ -136,25 +115,17 @@ class DecodingSession(Session):
 
     def numbers(self, subject: NamedRun) -> Row:
         """Of each split the numbers at each point of `grid`."""
-        return self._both(LoadedRun(subject, self.c, self.device, self.dtype))
+        return self._both(LoadedRun(subject, self))
 
     def _both(self, model: Model) -> Row:
         out, points = {}, point_settings(self.c.temperatures, ALONE, VALUES)
         for split, language in self.languages.items():
             machine, ids = language.machine, getattr(language, split)
-            states = machine.parse_stream(ids)
-            plan = spread(
-                document_windows(np.flatnonzero(ids == machine.end), self.block_size), self.c.windows
-            )
+            states, ends = machine.parse_stream(ids), np.flatnonzero(ids == machine.end)
+            plan = spread(document_windows(ends, self.block_size), self.c.windows)
             blocks = blocks_of(model, ids, plan, self.block_size, 16, machine.V)
             out[split] = average_numbers(blocks, lambda at: machine.probs(states[at]), points)
         return out
-
-
-def decoding_settings(c: DecodingConfig) -> dict[str, Any]:
-    """What two rows must share to stand in one table, as far as the flags say it."""
-    shared = {key: getattr(c, key) for key in ("temperatures", "windows", "samples", "seed")}
-    return shared | {"alone": ALONE, "cuts": VALUES}
 
 
 # -----------------------------------------------------------------------------
@@ -208,13 +179,9 @@ def best_lines(name: str, g: Points, temperature: float) -> list[list[str]]:
     return [[name, s, setting(i, s), *(mean(g.values(i, key)) for key in NUMBERS)] for s, i in chosen]
 
 
-class DecodingMeasure(Measure):
+class DecodingMeasure(LanguageMeasure):
     definition = 3
     name, config, session = "decoding", DecodingConfig, DecodingSession
-
-    def check(self, c: DecodingConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        check_known(wanted)
-        return decoding_settings(c)
 
     def view(self, rows: list[Row]) -> View:
         """Each row's samplers at their best values, and TV at equal entropy."""
@@ -222,11 +189,10 @@ class DecodingMeasure(Measure):
         groups = {name: Points(runs) for name, runs in grouped(sound).items()}
         for truth in [Points([row]) for row in sound if row.get("reference")]:
             temperatures, cuts = truth.settings["temperatures"], truth.settings["cuts"]
-            head = ["", "sampler", "value", *NUMBERS]
             for t in temperatures:
                 each = [*groups.items(), ("truth", truth)]
                 lines = [line for name, g in each for line in best_lines(name, g, t)]
-                parts += [f"### After temperature {t:g}", table(head, lines)]
+                parts += [f"### After temperature {t:g}", table(["", "sampler", "value", *NUMBERS], lines)]
             samplers = [("temperature", 1.0), *((s, t) for t in temperatures for s in cuts)]
             for share in SHARES:
                 h = share * truth.values(truth.of("none", 1.0)[0], "entropy")[0]

@@ -19,7 +19,6 @@ Nouns, verbs, adjectives and adverbs come in synonym classes of one to four word
 the same probability everywhere; the classes are Zipfian.
 """
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -28,53 +27,38 @@ import numpy as np
 
 from .machine import Machine, Tables
 
-# Symbol -> its expansions, (probability, symbols). A symbol without a rule is a class of words.
+# Of each symbol its expansions: probability, then symbols. One without a line is a class of words.
 # The class of the next word decides between the expansions (the grammar is LL(1)). So the stack of symbols to
 # come is a function of the words seen: see `places`.
-RULES: dict[str, tuple[tuple[float, str], ...]] = {
-    "document": ((1.0, "vocative sentence second genitive end"),),
-    "second": ((0.9, "sentence third"), (0.1, "")),
-    "third": ((0.7, "sentence fourth"), (0.3, "")),
-    "fourth": ((0.6, "sentence"), (0.4, "")),
-    "sentence": (
-        (0.7, "clause stop"),
-        (0.1, "if clause then clause stop"),
-        (0.1, "either clause or clause stop"),
-        (0.1, "neither clause nor clause stop"),
-    ),
-    "clause": ((0.8, "determiner adjectives subject"), (0.2, "nominative verb_sg object")),
-    "subject": ((0.6, "noun_sg modifier_sg verb_sg object"), (0.4, "noun_pl modifier_pl verb_pl object")),
-    "modifier_sg": (
-        (0.6, ""),
-        (0.2, "preposition np"),
-        (0.1, "that verb_sg np"),
-        (0.1, "whom determiner adjectives inner"),
-    ),
-    "modifier_pl": (
-        (0.6, ""),
-        (0.2, "preposition np"),
-        (0.1, "that verb_pl np"),
-        (0.1, "whom determiner adjectives inner"),
-    ),
-    "inner": ((0.6, "noun_sg phrase verb_sg"), (0.4, "noun_pl phrase verb_pl")),
-    "object": ((0.25, ""), (0.55, "np"), (0.2, "adverb")),
-    "np": ((1.0, "determiner adjectives noun phrase"),),
-    "noun": ((0.6, "noun_sg"), (0.4, "noun_pl")),
-    "phrase": ((0.8, ""), (0.2, "preposition determiner noun")),
-    "adjectives": ((0.7, ""), (0.3, "adjective more")),
-    "more": ((0.8, ""), (0.2, "adjective")),
-}
+GRAMMAR = """
+document: 1 vocative sentence second genitive end
+second: 0.9 sentence third | 0.1
+third: 0.7 sentence fourth | 0.3
+fourth: 0.6 sentence | 0.4
+sentence: 0.7 clause stop | 0.1 if clause then clause stop | 0.1 either clause or clause stop | \
+    0.1 neither clause nor clause stop
+clause: 0.8 determiner adjectives subject | 0.2 nominative verb_sg object
+subject: 0.6 noun_sg modifier_sg verb_sg object | 0.4 noun_pl modifier_pl verb_pl object
+modifier_sg: 0.6 | 0.2 preposition np | 0.1 that verb_sg np | 0.1 whom determiner adjectives inner
+modifier_pl: 0.6 | 0.2 preposition np | 0.1 that verb_pl np | 0.1 whom determiner adjectives inner
+inner: 0.6 noun_sg phrase verb_sg | 0.4 noun_pl phrase verb_pl
+object: 0.25 | 0.55 np | 0.2 adverb
+np: 1 determiner adjectives noun phrase
+noun: 0.6 noun_sg | 0.4 noun_pl
+phrase: 0.8 | 0.2 preposition determiner noun
+adjectives: 0.7 | 0.3 adjective more
+more: 0.8 | 0.2 adjective
+"""
+RULES: dict[str, list[tuple[float, tuple[str, ...]]]] = {}
+for symbol, _, expansions in (rule.partition(":") for rule in GRAMMAR.strip().splitlines()):
+    parts = [expansion.split() for expansion in expansions.split("|")]
+    RULES[symbol] = [(float(p), tuple(symbols)) for p, *symbols in parts]
+
 FUNCTION_WORDS = {  # classes with words of their own, the most frequent first
     "determiner": "the his her my their our your its",
     "preposition": "of in with on by near under behind over for",
     "that": "that which",
-    "whom": "whom",
-    "if": "if",
-    "then": "then",
-    "either": "either",
-    "or": "or",
-    "neither": "neither",
-    "nor": "nor",
+    **{word: word for word in "whom if then either or neither nor".split()},
     "stop": ".",
 }
 END = "\n"
@@ -108,11 +92,7 @@ def _first(stack: tuple[str, ...]) -> list[tuple[float, str, tuple[str, ...]]]:
     head, rest = stack[0], stack[1:]
     if head not in RULES:
         return [(1.0, head, rest)]
-    ways = []
-    for p, symbols in RULES[head]:
-        for p_next, name, after in _first(tuple(symbols.split()) + rest):
-            ways.append((p * p_next, name, after))
-    return ways
+    return [(p * q, name, after) for p, begun in RULES[head] for q, name, after in _first(begun + rest)]
 
 
 def places() -> tuple[list[tuple[str, ...]], list[dict[str, tuple[float, int]]]]:
@@ -121,19 +101,15 @@ def places() -> tuple[list[tuple[str, ...]], list[dict[str, tuple[float, int]]]]
     The arcs of a stack are {class of the next word: (probability, number of the stack after it)}.
     """
     stacks: list[tuple[str, ...]] = [("document",)]
-    number = {stacks[0]: 0}
-    arcs = []
-    waiting = deque(stacks)
-    while waiting:
+    number, arcs = {stacks[0]: 0}, []
+    for stack in stacks:  # which grow
         out: dict[str, tuple[float, int]] = {}
-        for p, name, rest in _first(waiting.popleft()):
+        for p, name, rest in _first(stack):
             rest = rest or ("document",)
-            if rest not in number:
-                number[rest] = len(stacks)
-                stacks.append(rest)
-                waiting.append(rest)
-            before, to = out.get(name, (0.0, number[rest]))
-            assert to == number[rest], f"{name} has two ways to go on: the grammar is not LL(1)"
+            to = number.setdefault(rest, len(stacks))
+            stacks += [rest] * (to == len(stacks))
+            before, same = out.get(name, (0.0, to))
+            assert to == same, f"{name} has two ways to go on: the grammar is not LL(1)"
             out[name] = (before + p, to)
         arcs.append(out)
     return stacks, arcs
@@ -185,15 +161,10 @@ def _classes(s: LanguageSettings) -> list[tuple[str, list[str], np.ndarray]]:
         ("nominative", [n + "us" for n in names], only_own),
         ("genitive", [n + "i" for n in names], only_own),
     ]
-    forms = {
-        "noun": (("noun_sg", ""), ("noun_pl", "os")),
-        "verb": (("verb_sg", "es"), ("verb_pl", "e")),
-        "adjective": (("adjective", "ic"),),
-        "adverb": (("adverb", "ily"),),
-    }
-    for kind, p in open_classes.items():
+    noun, verb = {"noun_sg": "", "noun_pl": "os"}, {"verb_sg": "es", "verb_pl": "e"}
+    for p, forms in zip(open_classes.values(), (noun, verb, {"adjective": "ic"}, {"adverb": "ily"})):
         own_stems = [next(stems) for _ in range(p.shape[1])]
-        out += [(name, [stem + ending for stem in own_stems], p) for name, ending in forms[kind]]
+        out += [(name, [stem + ending for stem in own_stems], p) for name, ending in forms.items()]
     for name, words in FUNCTION_WORDS.items():
         out.append((name, words.split(), np.tile(_zipf(len(words.split())), (X, 1))))
     return [*out, ("end", [END], np.ones((X, 1)))]

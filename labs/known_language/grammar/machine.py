@@ -58,8 +58,7 @@ class Machine:
     def allows(self, states: np.ndarray, words: np.ndarray) -> np.ndarray:
         """Whether each word (N,) is possible in its state (N,); False where the state is UNKNOWN."""
         q, x = np.divmod(states, self.X)
-        class_fits, word_fits = self.syntax[q, self.klass[words]] > 0, self.lexicon[x, words] > 0
-        return (states != UNKNOWN) & class_fits & word_fits
+        return (states != UNKNOWN) & (self.syntax[q, self.klass[words]] > 0) & (self.lexicon[x, words] > 0)
 
     def step(self, states: np.ndarray, words: np.ndarray) -> np.ndarray:
         """The states (N,) after each word (N,): UNKNOWN after a forbidden word.
@@ -122,12 +121,6 @@ class Machine:
         return np.split(flat[order], np.cumsum(np.bincount(owner))[:-1])
 
     @cached_property
-    def entropies(self) -> np.ndarray:
-        """H(next word | state) (Q * X,) in nats: H(class | q) + sum_c P(c | q) H(word | c, x)."""
-        by_class = np.add.reduceat(_plogp(self.lexicon), self.first[:-1], axis=1)  # (X, C)
-        return (_plogp(self.syntax).sum(1)[:, None] + self.syntax @ by_class.T).ravel()
-
-    @cached_property
     def visits(self) -> np.ndarray:
         """How often a document is expected to be in each state (Q * X,).
 
@@ -142,13 +135,3 @@ class Machine:
         visits = n[:, None] * share
         visits[0] = np.eye(self.X)[0]  # the first word has no theme yet
         return visits.ravel()
-
-    @property
-    def entropy_rate(self) -> float:
-        """Nats a word, in closed form: expected sum of a document's entropies / its expected length."""
-        return float(self.visits @ self.entropies / self.visits.sum())
-
-
-def _plogp(p: np.ndarray) -> np.ndarray:
-    """-p log p, 0 where p is 0."""
-    return -p * np.log(np.where(p > 0, p, 1))

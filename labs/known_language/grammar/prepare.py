@@ -10,7 +10,6 @@ distributions: labs/known_language/library.py.
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -46,12 +45,6 @@ class GrammarSettings(LanguageSettings, GeneratorSettings):
     most = dict.fromkeys(("themes", "nouns", "verbs", "adjectives", "adverbs"), 100_000)
 
 
-def document_lines(words: list[str], machine: Machine, tokens: int, seed: tuple[int, ...]) -> Iterator[str]:
-    """The documents of a split, one a line."""
-    for document in documents(machine, tokens, seed):
-        yield " ".join([words[i] for i in document[:-1]]) + END
-
-
 class GrammarCorpus(GeneratedCorpus):
     def read_source(self, source: str) -> tuple[tuple[()], GrammarSettings]:
         return (), self.settings.parse(source.partition(" language=")[0])
@@ -74,8 +67,12 @@ class GrammarCorpus(GeneratedCorpus):
 
     def contents(self, c: GrammarConfig) -> Contents:
         settings, words, machine, record = self.language(c.source)
-        splits = drawn_splits(partial(document_lines, words, machine), settings)
-        return Contents(record, splits, words)
+
+        def lines(tokens: int, seed: tuple[int, ...]) -> Iterator[str]:
+            for document in documents(machine, tokens, seed):
+                yield " ".join([words[i] for i in document[:-1]]) + END
+
+        return Contents(record, drawn_splits(lines, settings), words)
 
 
 corpus = GrammarCorpus(__file__, GrammarConfig, GrammarSettings)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp
 
 from labs.known_language.grammar.grammar import build_language
 from labs.known_language.grammar.machine import UNKNOWN, Machine, Tables
@@ -115,6 +114,10 @@ def test_the_stream_looks_the_same_everywhere(small):
     assert np.exp(small.log_probs(began))[0] == pytest.approx([0.7, 0.3, 0, 0, 0, 0, 0, 0])
 
 
+def logsumexp(x: np.ndarray, axis: int) -> np.ndarray:
+    return np.logaddexp.reduce(x, axis)  # for small arrays ten times as fast as scipy's
+
+
 def test_a_long_text_does_not_underflow(small):
     """Against sums of logarithms, where the probability itself is below the least float64."""
     M, rng = small.machine, np.random.default_rng(6)
@@ -132,9 +135,10 @@ def test_a_long_text_does_not_underflow(small):
         expected = []
         for alpha, w in zip(alphas[-2::-1], row[::-1]):
             if w == MASKED:
-                expected.append(logsumexp(alpha[:, None] + moves + beta, (1, 2)) - logsumexp(alphas[-1]))
+                both = (alpha[:, None] + moves + beta).reshape(M.V, -1)
+                expected.append(logsumexp(both, 1) - logsumexp(alphas[-1], 0))
             beta = logsumexp((unknown if w == MASKED else moves[w]) + beta, 1)
-    assert np.exp(logsumexp(alphas[-1])) == 0
+    assert np.exp(logsumexp(alphas[-1], 0)) == 0
     assert np.exp(small.log_probs(row[None])) == pytest.approx(np.exp(expected[::-1]), abs=1e-10)
 
 

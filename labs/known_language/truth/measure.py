@@ -40,19 +40,30 @@ NEW_TOKENS = 100  # of each sampled text
 
 
 @dataclass
-class TruthConfig:
+class LanguageConfig:
     # fmt: off
     checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs, or checkpoints in them
     data: str = ""                  # the prepared data folder; empty: the one of the first run
-    split: Literal["train", "validation", "test"] = "test"
-    texts: Positive = 50            # of 100 tokens, that the grammar judges
-    places: Natural = 4             # at which next words are shown
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # of what is drawn
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
     out: str = ""                   # writes OUT.jsonl and OUT.md
     #                                 rows of unchanged checkpoints in it are kept
+    # fmt: on
+
+    def settings(self) -> dict[str, Any]:
+        """What two rows must share to stand in one table, as far as the flags say it."""
+        left_out = "checkpoints", "data", "device", "dtype", "out"
+        return {key: value for key, value in vars(self).items() if key not in left_out}
+
+
+@dataclass
+class TruthConfig(LanguageConfig):
+    # fmt: off
+    split: Literal["train", "validation", "test"] = "test"
+    texts: Positive = 50            # of 100 tokens, that the grammar judges
+    places: Natural = 4             # at which next words are shown
     # fmt: on
 
 
@@ -72,20 +83,41 @@ def language_of(split: TokenFile) -> Language:
     return language
 
 
-def check_known(wanted: Sequence[dict[str, Any]]) -> None:
-    """UserError for runs yet to be trained that are not of one text of the language."""
-    check_planned(wanted)
-    if others := {config["dataset"] for config in wanted} - {"grammar"}:
-        raise UserError(f"dataset = {min(others)}: nobody knows the truth of it; this needs grammar")
+class LanguageMeasure(Measure):
+    """A measure of runs on the language, of LanguageSession."""
+
+    def check(self, c: LanguageConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        check_planned(wanted)
+        if others := {config["dataset"] for config in wanted} - {"grammar"}:
+            raise UserError(f"dataset = {min(others)}: nobody knows the truth of it; this needs grammar")
+        return c.settings()
+
+
+class LanguageSession(Session):
+    """Runs on the language, and `splits` of it."""
+
+    reference_names = ("truth",)
+
+    def __init__(self, c: Any, splits: Sequence[str]):
+        self.c, self.device = c, get_device(c.device)
+        self.dtype = choose_dtype(c.dtype, self.device).name
+        self.subjects: Sequence[NamedRun] = open_runs(c.checkpoints)
+        check_comparable(self.subjects)
+        data = {split: open_split(self.subjects, c.data, split) for split in splits}
+        self.hashes = {split: opened.info["sha256"] for split, opened in data.items()}
+        self.languages = {split: language_of(opened) for split, opened in data.items()}
+        self.block_size = min(context(run.ckpt.record) for run in self.subjects)
+        self.settings = c.settings() | {"block_size": self.block_size, "dtype": self.dtype}
 
 
 class LoadedRun:
     """A run as the library asks a model: token ids (B, T) -> log p (B, T, V)."""
 
-    def __init__(self, run: NamedRun, c: Any, device: torch.device, dtype: str):
-        self.model, ckpt = load_model(run.path, device=device, dtype=get_dtype(dtype))
-        self.draws = weight_draws(self.model, ckpt.record, c.samples, c.seed, dtype)
-        self.seed, self.device, self.dtype = run_seed(c.seed, ckpt.record), device, dtype
+    def __init__(self, run: NamedRun, session: LanguageSession):
+        c, self.device, self.dtype = session.c, session.device, session.dtype
+        self.model, ckpt = load_model(run.path, device=self.device, dtype=get_dtype(self.dtype))
+        self.draws = weight_draws(self.model, ckpt.record, c.samples, c.seed, self.dtype)
+        self.seed = run_seed(c.seed, ckpt.record)
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor) -> Tensor:
@@ -101,8 +133,7 @@ class LoadedRun:
         """Texts (n, NEW_TOKENS) that begin a document."""
         generator = torch.Generator(float64_device(self.device)).manual_seed(self.seed)
         start = torch.full((texts, 1), end, device=self.device)
-        how: dict[str, Any] = {"generator": generator, "dtype": self.dtype}
-        drawn = generate(self.model, start, NEW_TOKENS, self.draws, **how)
+        drawn = generate(self.model, start, NEW_TOKENS, self.draws, generator=generator, dtype=self.dtype)
         return torch.stack([token for token, _ in drawn], 1).cpu().numpy()
 
 
@@ -118,22 +149,12 @@ def validity(machine: Machine, texts: np.ndarray) -> float:
 # The measure
 
 
-class TruthSession(Session):
-    reference_names = ("truth",)
-
+class TruthSession(LanguageSession):
     def __init__(self, c: TruthConfig):
-        """UserError for all that cannot be measured, before any work."""
-        self.c, self.device = c, get_device(c.device)
-        self.dtype = choose_dtype(c.dtype, self.device).name
-        self.subjects: Sequence[NamedRun] = open_runs(c.checkpoints)
-        check_comparable(self.subjects)
-        split = open_split(self.subjects, c.data, c.split)
-        self.language, self.ids = language_of(split), np.asarray(split.ids, np.int64)
-        self.block_size = min(context(run.ckpt.record) for run in self.subjects)
-        shared = {"block_size": self.block_size, "dtype": self.dtype, "corpus": split.info["sha256"]}
-        self.settings = truth_settings(c) | shared
-
-        self.texts = self.texts_of_places()
+        super().__init__(c, [c.split])
+        self.settings |= {"corpus": self.hashes[c.split]}
+        self.language = self.languages[c.split]
+        self.places = self.open_places()
 
     def references(self) -> list[Row]:
         """A perfect model, and the words of each place."""
@@ -141,60 +162,42 @@ class TruthSession(Session):
         with checking():  # a split that is too short for a window
             score = L.score(L.log_probs, self.c.split, self.block_size)
         row = {"name": "truth", **score, "validity": 1.0}
-        places = []
-        for text in self.texts:
-            note = {int(text[-1]): " (observed)"}
-            names = [(L.words[i].strip() or r"\n") + note.get(i, "") for i in self.words(text)[0]]
-            places.append([L.decode(text[1:-1]), names])
-        about = {"entropy_rate": L.machine.entropy_rate, "places": places}
-        return [row | {"about": about, "beliefs": self.beliefs(L.log_probs)}]
+        name = lambda i, text: (L.words[i].strip() or r"\n") + (" (observed)" if i == text[-1] else "")
+        places = [[L.decode(text[1:-1]), [name(i, text) for i in words]] for text, words, _ in self.places]
+        return [row | {"about": {"places": places}, "beliefs": self.beliefs(L.log_probs)}]
 
     def numbers(self, subject: NamedRun) -> Row:
-        run, machine = LoadedRun(subject, self.c, self.device, self.dtype), self.language.machine
+        run, machine = LoadedRun(subject, self), self.language.machine
         row = self.language.score(run, self.c.split, self.block_size)
         row["validity"] = validity(machine, run.write(self.c.texts, machine.end))
         return row | {"beliefs": self.beliefs(run)}
 
-    # -- places of the split ---------------------------------------------
-
-    def texts_of_places(self) -> list[np.ndarray]:
-        """Texts from the end token before a document to the word that is asked for: spread evenly over the
-        documents, and over the places in them."""
-        ends = np.flatnonzero(self.ids == self.language.machine.end)
-        plan, out = document_windows(ends, self.block_size), []
+    def open_places(self) -> list[tuple[np.ndarray, list[int], np.ndarray]]:
+        """(text, words, which of all are valid): texts from the end token before a document to the word that
+        is asked for, spread evenly over the documents and over the places in them; and the truth's likeliest
+        words there, with the observed one."""
+        ids = getattr(self.language, self.c.split)
+        plan, out = document_windows(np.flatnonzero(ids == self.language.machine.end), self.block_size), []
         for n, i in enumerate(np.linspace(0, len(plan) - 1, min(self.c.places, len(plan))).astype(int)):
             start, stop = plan[i]
-            out.append(self.ids[start : start + 2 + int((n + 1) * 0.618033988749895 % 1 * stop)])
+            text = ids[start : start + 2 + int((n + 1) * 0.618033988749895 % 1 * stop)]
+            p = self.language.log_probs(torch.from_numpy(text[None, :-1]))[0, -1].exp().numpy()
+            likely = [i for i in (-p).argsort(kind="stable")[:WORDS].tolist() if p[i] > 0]
+            out.append((text, [*dict.fromkeys([*likely, int(text[-1])])], p > 0))
         return out
-
-    def words(self, text: np.ndarray) -> tuple[list[int], np.ndarray]:
-        """The truth's likeliest words at the end of a text, with the observed one; and the truth p (V,)."""
-        p = self.language.log_probs(torch.from_numpy(text[None, :-1]))[0, -1].exp().numpy()
-        likely = [int(i) for i in (-p).argsort(kind="stable")[:WORDS] if p[i] > 0]
-        return [*dict.fromkeys([*likely, int(text[-1])])], p
 
     def beliefs(self, model: Callable[[Tensor], Tensor]) -> list[list[float]]:
         """At each place a model's p of the words, of all valid ones but the observed, and of all others."""
         out = []
-        for text in self.texts:
+        for text, words, valid in self.places:
             p = model(torch.from_numpy(text[None, :-1]))[0, -1].double().exp().cpu().numpy()
-            words, true = self.words(text)
-            forbidden, observed = p[true == 0].sum(), p[text[-1]]
+            forbidden, observed = p[~valid].sum(), p[text[-1]]
             out.append([*p[words].tolist(), float(p.sum() - forbidden - observed), float(forbidden)])
         return out
 
 
-def truth_settings(c: TruthConfig) -> dict[str, Any]:
-    """What two rows must share to stand in one table, as far as the flags say it."""
-    return {key: getattr(c, key) for key in ("split", "texts", "places", "samples", "seed")}
-
-
-class TruthMeasure(Measure):
+class TruthMeasure(LanguageMeasure):
     name, config, session = "truth", TruthConfig, TruthSession
-
-    def check(self, c: TruthConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        check_known(wanted)
-        return truth_settings(c)
 
     def view(self, rows: list[Row]) -> View:
         """A line a training, and what the first run of each believes at the places."""

@@ -1,11 +1,12 @@
-"""The trunk `modern`: what it computes, and that all that works with GPT's works with it."""
+"""The trunk `modern`: the contract, and what it computes."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from labs.modern_trunk.trunk import Modern
-from model import Cache, GPTConfig
+from model import GPTConfig
+from tests.trunk_contract import *  # noqa: F403
 
 CONFIG = GPTConfig(vocab_size=50, block_size=12, n_layer=2, n_head=2, n_embd=16)
 
@@ -19,13 +20,18 @@ def trunk() -> Modern:
     return trunk
 
 
-def tokens(count: int, batch: int = 2) -> torch.Tensor:
-    return torch.randint(50, (batch, count), generator=torch.Generator().manual_seed(count))
+@pytest.fixture
+def settings():
+    return {"trunk": "modern"}
+
+
+def tokens(count: int) -> torch.Tensor:
+    return torch.randint(50, (1, count), generator=torch.Generator().manual_seed(count))
 
 
 def test_formula(trunk):
     """Against the formulas written out, a position at a time."""
-    ids, C, heads = tokens(7, 1)[0], 16, 2
+    ids, C, heads = tokens(7)[0], 16, 2
     half = C // heads // 2
 
     def norm(x):
@@ -53,18 +59,9 @@ def test_formula(trunk):
     torch.testing.assert_close(trunk(ids[None])[0], expected, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("split", [1, 5])
-def test_cache(trunk, split):
-    ids = tokens(9)
-    cache = Cache(trunk, 2)
-    parts = [trunk(ids[:, :split], cache=cache), trunk(ids[:, split:8], cache=cache)]
-    parts.append(trunk.decode(ids[:, 8:], cache, torch.tensor([8])))
-    torch.testing.assert_close(torch.cat(parts, 1), trunk(ids), atol=1e-5, rtol=1e-4)
-
-
 def test_padding_moves_no_place(trunk):
     """Positions as a left-padded batch has them: padding is not seen, places begin behind it."""
-    ids, pad = tokens(6, 1), 3
+    ids, pad = tokens(6), 3
     padded = F.pad(ids, (pad, 0))
     places = (torch.arange(9) - pad).clamp(min=0)[None]
     real = torch.arange(9) >= pad

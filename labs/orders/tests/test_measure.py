@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from evaluate.scoring import score
+from labs.known_language.tests.test_grammar import entropy_rate
 from labs.known_language.tests.test_two_sided import documents
 from labs.known_language.two_sided import CutDocuments, ForwardBackward, pair_shares
 from labs.orders.asking import Asker, divergence, middle_bits
@@ -17,9 +18,9 @@ from labs.orders.task import plan
 from labs.orders.tests.test_filling import q_of
 from labs.orders.tests.test_trunk import asker, log_p, model_of, of_order, text
 from labs.sequences.questions import FREE, KINDS, questions, spread
-from table import main
-from tables.store import Store
-from tests.fixtures import TINY, train_on
+from tests.fixtures import prepare_folder, train_on
+from tests.measure_contract import *  # noqa: F403
+from tests.measure_contract import Example, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +139,7 @@ def test_what_the_truth_writes_is_valid_and_has_its_entropy(machine):
     windows, noise = spread(words, 300, 40), np.random.default_rng(0).integers(0, machine.V, (100, 40))
     truth = CutDocuments(machine)
     good, alike = truth.judge(windows), truth.judge(np.tile(windows[:1], (300, 1)))
-    assert good["validity"] == 1 and good["true_nll"] == pytest.approx(machine.entropy_rate, rel=0.05)
+    assert good["validity"] == 1 and good["true_nll"] == pytest.approx(entropy_rate(machine)[0], rel=0.05)
     assert truth.judge(noise)["validity"] < 0.9
     assert good["pair_tv"] < 0.03 and alike["validity"] == 1 and alike["pair_tv"] > 0.1
     np.testing.assert_allclose(pair_shares(machine).sum(), 1)
@@ -182,30 +183,25 @@ def test_exact_perplexities(order):
 
 
 @pytest.fixture(scope="module")
-def runs(token_folder, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
+def example(tmp_path_factory):
+    text, runs = prepare_folder(tmp_path_factory.mktemp("text") / "bpe300", "bpe300", seed=7), []
     for order, seed in (("left_to_right", 1), ("random", 1), ("random", 2), ("fractal", 1), ("masked", 1)):
-        about = dict(row=order, seed=seed, tokenizer=TINY["tokenizer"], **of_order(order))
-        train_on(token_folder, folder / f"{order}-{seed}", **about)
-    return folder
+        runs.append(tmp_path_factory.mktemp("runs") / f"{order}-{seed}")
+        train_on(text, runs[-1], row=order, seed=seed, tokenizer="bpe300", **of_order(order))
+    flags = [f"--data={text}", "--gaps=[1,4]", "--windows=20", "--exact=2", "--device=cpu"]
+    return Example("orders", runs, flags, "--windows=19")
 
 
-def test_the_table(runs, token_folder, tmp_path, capsys):
-    paths = [str(p) for p in sorted(runs.iterdir())]
-    out = tmp_path / "orders"
-    flags = ["--measure=orders", f"--data={token_folder}", "--gaps=[1,4]", "--windows=20", f"--out={out}"]
-    assert main([*paths, *flags, "--exact=2"]) == 0
-    table = capsys.readouterr().out
-    assert table.strip() == out.with_name("orders.md").read_text().strip()
-    rows = {r["name"]: r for r in Store(tmp_path / "orders.jsonl").rows("orders")}
+def test_the_table(measured):
+    rows = {row["name"]: row for row in rows_of(measured)}
     assert rows["random-1"].keys() >= {"ppl", "ppl_random", "ppl_own", "left_1", "both_1", "left_4", "both_4"}
-    assert rows["left_to_right-1"].keys() & {"ppl", "ppl_random", "left_1", "both_1"} == {"ppl", "left_1"}
-    assert "ppl" not in rows["masked-1"] and rows["masked-1"]["ppl_random"] == rows["masked-1"]["ppl_own"]
-    assert (
-        rows["masked-1"]["ppl_sure_confidence"] > 1 and "ppl_sure_confidence" not in rows["left_to_right-1"]
-    )
-    assert rows["fractal-1"]["ppl_own"] != rows["fractal-1"]["ppl_random"]
-    (line,) = [x for x in table.splitlines() if x.startswith("| random ")]
+    left, masked, fractal = (rows[f"{name}-1"] for name in ("left_to_right", "masked", "fractal"))
+    assert left.keys() & {"ppl", "ppl_random", "left_1", "both_1"} == {"ppl", "left_1"}
+    assert "ppl" not in masked and masked["ppl_random"] == masked["ppl_own"]
+    assert masked["ppl_sure_confidence"] > 1 and "ppl_sure_confidence" not in left
+    assert fractal["ppl_own"] != fractal["ppl_random"]
+    lines = measured.with_suffix(".md").read_text().splitlines()
+    (line,) = [x for x in lines if x.startswith("| random ")]
     assert line.split("|")[2].strip() == "2" and "±" in line  # two seeds, one row
 
 

@@ -1,6 +1,5 @@
 """Generation orders: paths, curricula, hidden places, and the trunk, batches and scores made for them."""
 
-import copy
 import math
 from itertools import combinations
 
@@ -20,8 +19,9 @@ from labs.orders.recorded import translate
 from labs.orders.task import OrdersSource, along, plan
 from labs.orders.trunk import MASKED, AnyOrder, Masked
 from labs.sequences.paths import ORDERS, Order
-from model import Cache, GPTConfig, LanguageModel, build, trunk_on_meta
-from tests.fixtures import TrueToken, log, weights
+from model import GPTConfig, LanguageModel, build, trunk_on_meta
+from tests.fixtures import TrueToken, log
+from tests.trunk_contract import *  # noqa: F403
 
 V, T = 11, 8
 
@@ -138,6 +138,19 @@ def test_configurations_that_were_recorded_before_are_today_s():
     assert translate(few) == of_order(MASKED, curriculum="few_hidden", curriculum_share=0.3)
 
 
+@pytest.fixture(
+    params=[
+        of_order("random", curriculum="left_to_right"),
+        of_order("random", sinusoidal=True),
+        of_order(MASKED, curriculum="few_hidden", curriculum_share=0.3),
+    ],
+    ids=lambda settings: settings["trunk"],
+)
+def settings(request):
+    """Of the contract."""
+    return request.param
+
+
 # ---- the trunk ---------------------------------------------------------------------------------------------
 
 
@@ -170,35 +183,20 @@ def test_a_token_sees_what_is_before_it_in_the_path():
         after = model.trunk(changed, positions)
         torch.testing.assert_close(after[:, :n], before[:, :n], rtol=0, atol=1e-12)
         assert ((after - before)[:, n:].abs().amax(-1) > 1e-6).all()
-    sees_all, x = model_of(MASKED).trunk, torch.from_numpy(tokens)
-    for n in range(T):
-        changed = x.clone()
-        changed[:, n] = V
-        assert ((sees_all(changed) - sees_all(x)).abs().amax(-1) > 1e-6).all()
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("sinusoidal", [False, True])
-@pytest.mark.parametrize("parts", [[7], [1] * 7, [3, 1, 1, 2]], ids=str)
-def test_left_to_right_is_the_identity_path(parts, sinusoidal):
-    """Whole, and token by token with a cache: the start token is not the caller's care. Sines are fixed."""
+def test_left_to_right_is_the_identity_path(sinusoidal):
+    """The start token is not the caller's care. Sines are fixed."""
     model = model_of(args={"sinusoidal": sinusoidal})
     assert model.trunk.context == T - 1 and bool(list(model.trunk.wpe.parameters())) != sinusoidal
     tokens = text(2 * T).reshape(2, T)
     path = np.tile(np.arange(T), (2, 1))
     inputs, _, positions = along(tokens, path, V)
     want = model.trunk(inputs, positions)[:, 1:]
-    x = torch.from_numpy(tokens[:, :-1])
-    cache = Cache(model.trunk, 2, torch.float64)
-    got = torch.cat([model.trunk(part, cache=cache) for part in x.split(parts, 1)], 1)
-    for states in (got, model.trunk(x)):
-        torch.testing.assert_close(states, want, rtol=0, atol=1e-12)
-    cache = Cache(model.trunk, 2, torch.float64)
-    steps = [model.trunk(x[:, :1], cache=cache)]
-    for i in range(1, T - 1):
-        steps.append(model.trunk.decode(x[:, i : i + 1], cache, torch.tensor([i + 1])))
-        cache.length += 1
-    torch.testing.assert_close(torch.cat(steps, 1), want, rtol=0, atol=1e-12)
+    got = model.trunk(torch.from_numpy(tokens[:, :-1]))
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("order", ["any", "masked"])
@@ -225,7 +223,7 @@ def tokens(tmp_path):
 def test_hidden_places(tokens):
     text, seen = TextSource(Windows(tokens, T), TrueToken(), 20, seed=1), []
     source = OrdersSource(text, model_of(MASKED).trunk, 1)
-    for step in range(200):
+    for step in range(100):
         (read, targets, _), whole = source.batch(step, 0), text.batch(step, 0).tokens
         hidden = read == V
         assert torch.equal(read[~hidden], whole[~hidden]) and torch.equal(targets.token, whole[hidden])
@@ -233,7 +231,7 @@ def test_hidden_places(tokens):
         weights = torch.zeros(20, T).masked_scatter(hidden, targets.weights)
         np.testing.assert_allclose(weights.sum(1), T, rtol=1e-6)
         seen.append(hidden)
-    np.testing.assert_allclose(torch.cat(seen).float().mean(0), (T + 1) / 2 / T, atol=0.03)  # each as often
+    np.testing.assert_allclose(torch.cat(seen).float().mean(0), (T + 1) / 2 / T, atol=0.04)  # each as often
 
 
 @pytest.mark.parametrize("name", ["random", "fractal"])
@@ -336,25 +334,12 @@ def test_the_bound_of_masked_diffusion():
 # ---- training ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        of_order("random", curriculum="left_to_right"),
-        of_order("fractal", sinusoidal=True),
-        of_order(MASKED, curriculum="few_hidden", curriculum_share=0.3),
-    ],
-    ids=lambda m: m["trunk"],
-)
-def test_a_resumed_run_of_any_order_is_the_unbroken_run(run, tiny, tmp_path, equal_state, more):
-    c = tiny(lr_decay_steps=6, **more)
-    whole = copy.copy(c)
-    c.max_steps, whole.out_dir = 3, str(tmp_path / "whole")
-    assert run(c) == run(whole) == 0
-    c.resume, c.max_steps = True, 6
+@pytest.mark.parametrize("order", ["random", MASKED])
+def test_the_log_has_perplexities_of_the_orders_that_a_model_knows(run, tiny, order):
+    c = tiny(**of_order(order))
     assert run(c) == 0
-    assert equal_state(weights(c.out_dir), weights(whole.out_dir))
     keys = {"val_ppl_left_to_right", "val_ppl_random"}
-    assert keys & log(c.out_dir)[-1].keys() == (set() if more["trunk"] == MASKED else keys)
+    assert keys & log(c.out_dir)[-1].keys() == (set() if order == MASKED else keys)
 
 
 def test_weights_of_another_order_are_refused(trainer, tiny, trained):

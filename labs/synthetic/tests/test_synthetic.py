@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import table
 from common.errors import UserError
 from data.open import prepared
 from data.tokens import open_tokens
 from labs.sequences.exact import Chain, Sequences, SequenceTask
 from labs.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, StepFunction, Walk
-from tables.store import Store
 from tests.fixtures import chi_square, train_on
+from tests.measure_contract import *  # noqa: F403
+from tests.measure_contract import Example, measure_into, rows_of
 
 
 def small_chain() -> Chain:
@@ -202,18 +202,21 @@ def walks(tmp_path_factory) -> tuple[Path, np.ndarray]:
     return folder, open_tokens(folder / "test.bin").ids[:480].reshape(40, 12)
 
 
-def test_the_walk_measure(walks, tmp_path):
-    (folder, rows), out = walks, tmp_path / "walk"
-    train_on(folder, tmp_path / "random", dataset="synthetic", block_size=12, trunk="any_order")
+@pytest.fixture(scope="module")
+def example(walks, tmp_path_factory):
+    (folder, rows), out = walks, tmp_path_factory.mktemp("run") / "random"
+    train_on(folder, out, dataset="synthetic", block_size=12, trunk="any_order")
     value = int(np.bincount(rows[:, 3]).argmax()) + Walk(12).low
-    flags = ["--measure=walk", str(tmp_path / "random"), f"--out={out}", "--place=3"]
-    assert table.main([*flags, f"--value={value}"]) == 0
-    [row] = Store(tmp_path / "walk.jsonl").rows("walk")
-    assert row["walks"] == (rows[:, 3] == value - Walk(12).low).sum() and row["settings"]["place"] == 3
+    other = int(np.bincount(rows[:, 0]).argmax()) + Walk(12).low
+    return Example("walk", [out], ["--place=3", f"--value={value}"], f"--place=0 --value={other}")
+
+
+def test_the_walk_measure(walks, example, measured, tmp_path):
+    [row], value = rows_of(measured), int(example.flags[1].split("=")[1])
+    assert row["walks"] == (walks[1][:, 3] == value - Walk(12).low).sum() and row["settings"]["place"] == 3
     assert min(row["kl_before"], row["kl_after"]) > 0
-    first = int(np.bincount(rows[:, 0]).argmax()) + Walk(12).low
-    assert table.main([*flags[:2], f"--out={tmp_path / 'first'}", "--place=0", f"--value={first}"]) == 0
-    [row] = Store(tmp_path / "first.jsonl").rows("walk")
+    assert measure_into(tmp_path / "first", example, *example.other.split()) == 0
+    [row] = rows_of(tmp_path / "first")
     assert "kl_before" not in row and row["kl_after"] > 0  # nothing stands before the first place
     with pytest.raises(UserError, match="place"):
-        table.main([*flags, "--place=12"])
+        measure_into(tmp_path / "t", example, "--place=12")
