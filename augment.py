@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from training.schedule import refuse_other_tokens
 
 from common import manifest
 from common.config import cli, read
@@ -40,7 +41,6 @@ from data.labels import (
 from data.open import prepared
 from data.tokens import TokenFile, open_tokens
 from training.run import Run, find_run, load_model
-from training.schedule import refuse_other_tokens
 from training.text import with_task_defaults
 
 BATCH = 16  # windows that the teacher reads at a time

@@ -20,7 +20,7 @@ from common.errors import UserError, checking, reading
 from config.defaults import TrainConfig
 from data.batches import Windows
 from data.tokens import TokenFile
-from heads import Head, Targets, named_head
+from heads import Targets, named_head
 from model import trunk_on_meta
 
 FILE = "labels.bin"
@@ -142,16 +142,6 @@ def record_dtype(vocab_size: int, m: int, k: int) -> np.dtype:
 
 # -----------------------------------------------------------------------------
 # Labels of a training
-
-
-class TrueLabels:
-    """The targets that a head makes of the true token."""
-
-    def __init__(self, head: Head):
-        self.head = head
-
-    def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets:
-        return self.head.targets(x, y)
 
 
 class LabelStore:

@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from common.errors import InUse, UserError, nearest_file
+from common.errors import InUse, UserError
 from common.files import locked, remove_leftovers, sync_folder
 from common.manifest import sha256_of, write_manifest
 from model import LanguageModel
@@ -107,8 +107,7 @@ def find_checkpoint(path: str | Path, which: str = "best") -> Path:
     for p in (path, path / which, path / f"{which}.old", path / other, path / f"{other}.old"):
         if (p / "model.safetensors").is_file():
             return p
-    near = "" if path.is_dir() else nearest_file(path)
-    raise FileNotFoundError(f"no checkpoint in {path}{near or ': give the out folder of a training run'}")
+    raise FileNotFoundError(f"no checkpoint in {path}: give the out folder of a training run")
 
 
 def holds_run(out: Path) -> bool:

@@ -1,6 +1,7 @@
 """What a run is: a configuration, how far it has come, and weights; and when two are the same training."""
 
 import importlib
+import json
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
@@ -14,6 +15,7 @@ from torch import Tensor
 from common.config import Name, Natural, checked, with_defaults
 from common.errors import UserError, reading
 from common.files import read_json
+from common.manifest import NAME as MANIFEST
 from common.manifest import check_file, read_manifest
 from common.places import modules
 from config.defaults import TrainConfig
@@ -27,7 +29,6 @@ RESUMABLE = {
     *("wandb", "wandb_project", "device", "compile", "source", "label_store", "data", "teacher_weights"),
     *("processes", "micro_batch", "row", "overlay"),
 }
-GONE = {"order": "left_to_right", "auxiliary": None}  # keys of earlier versions, each at its usual value
 
 
 class Degenerate(UserError):
@@ -84,15 +85,17 @@ class Progress:
     @classmethod
     def read(cls, path: Path) -> "Progress":
         """From progress.json, whose keys are val_nll, judged_nll and best_val_nll."""
-        prefixes, kinds = ("val_", "judged_", "best_val_"), {"tokens": Natural, "weights_sha256": str}
-        # infinite for a head that gives a token the probability 0
-        content = read_json(path, {"step": Natural}, kinds, infinite=True)
-        scores = {key: value for key, value in content.items() if key.startswith(prefixes)}
+        prefixes, others = ("val_", "judged_", "best_val_"), {"tokens": Natural, "weights_sha256": str}
         with reading(path):
-            scores = checked(scores, dict.fromkeys(scores, float), infinite=True)
-        known = {key: content[key] for key in ("step", *kinds) if key in content}
+            content = json.loads(path.read_bytes())
+            scores = {key: float for key in content if key.startswith(prefixes)}
+            # infinite for a head that gives a token the probability 0
+            content = checked(
+                content, {"step": Natural, **others, **scores}, ["step"], more=True, infinite=True
+            )
+        known = {key: content[key] for key in ("step", *others) if key in content}
         val, criterion, best = (
-            {key.removeprefix(prefix): value for key, value in scores.items() if key.startswith(prefix)}
+            {key.removeprefix(prefix): content[key] for key in scores if key.startswith(prefix)}
             for prefix in prefixes
         )
         return cls(**known, val=val, criterion=criterion, best=best)
@@ -120,6 +123,21 @@ def difference(a: Mapping[str, Any], b: Mapping[str, Any], but: Collection[str] 
     return ""
 
 
+def refuse_other_run(last: "Run", now: dict[str, Any]) -> None:
+    """UserError if `last` is not of the run that `now` asks to resume, as far as an earlier version has
+    recorded it, and as far as `now` is known (not None). max_steps may be another where the cosine keeps its
+    end, the names that its row has in tables may not."""
+    end = "lr_decay_steps or max_steps"  # of the cosine
+    before, now = ({**c, end: c["lr_decay_steps"] or c["max_steps"]} for c in (last.record, now))
+    open_yet = {key for key, value in now.items() if value is None}
+    named = {key for key in ("row", "overlay") if before[key]}
+    if changed := difference(before, now, but=RESUMABLE - named | {"lr_decay_steps"} | open_yet):
+        raise UserError(
+            f"cannot resume {last.path.parent}: it has another {changed}; "
+            f"--resume {last.path.parent} alone goes on as it began"
+        )
+
+
 # -----------------------------------------------------------------------------
 # A run
 
@@ -145,7 +163,7 @@ class Run:
             )
         while True:
             self.path = find_checkpoint(folder, which)
-            self.manifest = _manifest(self.path)
+            self.manifest = self._manifest()
             try:
                 self._read()
             except (OSError, ValueError):
@@ -163,15 +181,15 @@ class Run:
         of_needed = {"name": Name, **{key: kinds[key] for key in needed}}
         with reading(self.path / "config.json"):  # which anybody may have written
             self.record = with_defaults(TrainConfig, read_json(self.path / "config.json", of_needed, kinds))
-            for key, usual in GONE.items():
-                if (value := self.record.get(key)) and value != usual:
-                    raise UserError(f"{key} = {value!r} is of an earlier version")
             self.config = RunConfig(**{key: self.record[key] for key in kinds if key in self.record})
         self.progress = Progress.read(self.path / "progress.json")
 
+    def _manifest(self) -> dict[str, Any] | None:
+        return read_manifest(self.path) if (self.path / MANIFEST).is_file() else None
+
     def replaced(self) -> bool:
         """Whether its training has saved another checkpoint in its place since it was opened."""
-        return _manifest(self.path) != self.manifest
+        return self._manifest() != self.manifest
 
     def file(self, name: str) -> Path:
         """The path of one of its files. UserError if it is not the one that was saved."""
@@ -196,13 +214,6 @@ class Run:
         # ignored: warnings about pickles that torch then refuses
         with reading(self.path / "optimizer.pt"), warnings.catch_warnings(action="ignore"):
             return torch.load(self.file("optimizer.pt"), map_location="cpu", weights_only=True)
-
-
-def _manifest(path: Path) -> dict[str, Any] | None:
-    try:
-        return read_manifest(path)
-    except FileNotFoundError:
-        return None
 
 
 def find_run(name: str) -> Path:
