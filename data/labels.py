@@ -107,24 +107,21 @@ def fingerprint(record: dict[str, Any], weights: Mapping[str, Tensor]) -> str:
 def identity(tokens: TokenFile, c: TrainConfig, teacher: str) -> dict[str, Any]:
     """Everything the proposals depend on, and how many there are. Equal identities, equal labels. `teacher`:
     its fingerprint."""
-    made_of = {
+    settings = {key: getattr(c, key) for key in SETTINGS}
+    if c.proposals == "top":  # which they were before one could choose
+        del settings["proposals"]
+    return {
         "corpus": tokens.info["sha256"],
         "tokens": len(tokens.ids),
         "tokenizer": tokens.info["fingerprint"],
         "block_size": c.block_size,
         "teacher": teacher,
         "dtype": c.dtype,
-        **{key: getattr(c, key) for key in SETTINGS},
-    }
-    if c.proposals == "top":  # which they were before one could choose
-        del made_of["proposals"]
-    V = tokens.info["vocab_size"]
-    sizes = {
+        **settings,
         "windows": len(Windows(tokens, c.block_size)),
         "m": count_positions(c),
-        "k": min(c.candidates, V),
+        "k": min(c.candidates, tokens.info["vocab_size"]),
     }
-    return made_of | sizes
 
 
 def store_folder(tokens: TokenFile, made_of: dict[str, Any]) -> Path:

@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -216,9 +215,7 @@ class WordTokenizer(Tokenizer):
         try:
             return np.array([self._ids[w] for text in texts for w in self._word.findall(text)], np.int64)
         except KeyError as error:
-            near = ", ".join(get_close_matches(error.args[0], self.words, 3, 0))
-            size = self.vocab_size
-            raise UserError(f"the word {error} is not in this vocabulary of {size}: {near} are") from None
+            raise UserError(f"the word {error} is not in this vocabulary of {self.vocab_size}") from None
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids`: a space between two words of a line."""

@@ -12,7 +12,7 @@ from training.run import Run, find_run, training_cost
 
 
 def open_labels(c: TrainConfig, tokens: TokenFile, procs: Processes) -> tuple[LabelStore, dict[str, Any]]:
-    """The labels of a training on `tokens`, and what its configuration says of the teacher. Making a store can
+    """The labels of a training on `tokens`, and what its configuration says of the teacher. A new store can
     take hours."""
     teacher = Run(find_run(c.teacher))
     made_of = identity(tokens, c, fingerprint(teacher.record, teacher.weights()))

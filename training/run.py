@@ -80,25 +80,21 @@ class Progress:
     val: dict[str, float] = field(default_factory=dict)  # of the validation split at this step; {}: not known
     criterion: dict[str, float] = field(default_factory=dict)  # the same of the windows of all evaluations
     best: dict[str, float] = field(default_factory=dict)  # the least `criterion` so far
-    weights_sha256: str = ""  # as an earlier version recorded it, which had no manifest
 
     @classmethod
     def read(cls, path: Path) -> "Progress":
         """From progress.json, whose keys are val_nll, judged_nll and best_val_nll."""
-        prefixes, others = ("val_", "judged_", "best_val_"), {"tokens": Natural, "weights_sha256": str}
+        prefixes, counts = ("val_", "judged_", "best_val_"), {"step": Natural, "tokens": Natural}
         with reading(path):
             content = json.loads(path.read_bytes())
             scores = {key: float for key in content if key.startswith(prefixes)}
             # infinite for a head that gives a token the probability 0
-            content = checked(
-                content, {"step": Natural, **others, **scores}, ["step"], more=True, infinite=True
-            )
-        known = {key: content[key] for key in ("step", *others) if key in content}
+            content = checked(content, counts | scores, ["step"], more=True, infinite=True)
         val, criterion, best = (
             {key.removeprefix(prefix): content[key] for key in scores if key.startswith(prefix)}
             for prefix in prefixes
         )
-        return cls(**known, val=val, criterion=criterion, best=best)
+        return cls(content["step"], content.get("tokens", 0), val, criterion, best)
 
     def record(self) -> dict[str, Any]:
         """The content of progress.json."""
@@ -202,8 +198,6 @@ class Run:
     def weights(self) -> dict[str, Tensor]:
         """On the CPU. UserError if the file is damaged, or is not the one that was opened."""
         with reading(self.path / "model.safetensors"):
-            if not self.manifest and self.progress.weights_sha256 not in ("", self.weights_sha256):
-                raise UserError("its SHA-256 is not the one in progress.json")
             weights = load_file(self.file("model.safetensors"))
             if self.replaced():
                 raise UserError("its training has saved another one meanwhile: begin again")

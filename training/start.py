@@ -1,4 +1,4 @@
-"""Starting from other weights: init_from, finetune, and what a student and its teacher must have in common."""
+"""Starting from other weights: what init_from, finetune and partition_bias ask for."""
 
 from collections.abc import Iterable
 from dataclasses import replace
