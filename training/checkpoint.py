@@ -8,6 +8,7 @@ each file. Nothing is pickled; the optimizer's state loads with weights_only=Tru
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -20,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from common.errors import InUse, UserError
-from common.files import locked, remove_leftovers, sync_folder
+from common.files import locked, remove_leftovers
 from common.manifest import sha256_of, write_manifest
 from model import LanguageModel
 
@@ -84,7 +85,9 @@ def writing(folder: Path, failed: str) -> Iterator[None]:
     folder.mkdir(parents=True)
     try:
         yield
-        sync_folder(folder)
+        for file in filter(Path.is_file, folder.rglob("*")):
+            with open(file, "rb") as content:
+                os.fsync(content.fileno())
     except BaseException as e:
         shutil.rmtree(folder, ignore_errors=True)
         # of a full disk: safetensors has a kind of its own, torch raises a RuntimeError on top of Python's

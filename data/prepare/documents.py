@@ -6,7 +6,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
@@ -105,8 +105,8 @@ def jsonl_values(path: Path, column: str) -> Iterator[Any]:
                     raise UserError(f"line {number} is no row: {error}") from None
                 seen |= dict.fromkeys(row)
                 yield value
-        if seen and column not in seen:
-            raise no_column(column, seen)
+        if seen:
+            check_column(column, seen)
 
 
 def csv_values(path: Path, column: str) -> Iterator[str]:
@@ -115,8 +115,7 @@ def csv_values(path: Path, column: str) -> Iterator[str]:
     with open_text(path) as file:
         rows = csv.reader(file, strict=True)
         names = next(rows, [])
-        if column not in names:
-            raise no_column(column, names)
+        check_column(column, names)
         for row in filter(None, rows):
             if len(row) != len(names):
                 at = f"the row that ends in line {rows.line_num}"
@@ -130,14 +129,15 @@ def parquet_values(path: Path, column: str) -> Iterator[Any]:
 
     with reading(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as raw:
         file = ParquetFile(raw)
-        if column not in file.schema_arrow.names:
-            raise no_column(column, file.schema_arrow.names)
+        check_column(column, file.schema_arrow.names)
         for batch in file.iter_batches(AT_ONCE, columns=[column]):
             yield from batch.column(0).to_pylist()
 
 
-def no_column(column: str, names: Iterable[str]) -> UserError:
-    return UserError(f"it has no column {column!r}, but {', '.join(map(repr, names))}: --column names one")
+def check_column(column: str, names: Collection[str]) -> None:
+    if column not in names:
+        known = ", ".join(map(repr, names))
+        raise UserError(f"it has no column {column!r}, but {known}: --column names one")
 
 
 def column_documents(values: Iterable[Any], column: str, name: str, where: str) -> Iterator[Document]:

@@ -29,7 +29,7 @@ from common.device import autocast, choose_dtype, float64_device, get_device, ge
 from common.errors import UserError
 from common.places import corpora
 from data.open import corpus_of, tokenizer_of
-from data.tokenizers import Tokenizer, added, ids_of
+from data.tokenizers import Tokenizer, ids_of, text_of_each
 from evaluate.decoding import Decoding, truncate
 from evaluate.sampling import generate, weight_draws
 from heads import Weights
@@ -112,7 +112,7 @@ class Playground:
         begun = self.tokenizer.decode(ids).rstrip("\ufffd")
         words = []
         for i in likely.tolist():
-            word = added([*ids[-TAIL:], i], self.tokenizer)[-1]
+            word = text_of_each([*ids[-TAIL:], i], self.tokenizer)[-1]
             then = begun + word if text else self.tokenizer.decode([i])
             words.append({"text": word, "then": then, "p": [float(f"{value:.4g}") for value in p[i]]})
         return {"words": words, "truth": known is not None}
@@ -132,7 +132,7 @@ class Playground:
                     log_p = player.model.head.log_probs(hidden, player.draws)
                 new += token.tolist()
                 nll.append(-log_p[0, new[-1]].item())
-            words = added([*start[-TAIL:], *new], self.tokenizer)[-LENGTH:]
+            words = text_of_each([*start[-TAIL:], *new], self.tokenizer)[-LENGTH:]
             texts.append([{"text": word, "nll": round(value, 3)} for word, value in zip(words, nll)])
         return {"texts": texts}
 

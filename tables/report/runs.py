@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from common.device import autocast, float64_device, get_dtype
-from data.tokenizers import Tokenizer, added
+from data.tokenizers import Tokenizer, text_of_each
 from data.tokens import TokenFile
 from evaluate.sampling import Prompts, entropies, generate, weight_draws
 from heads import Weights
@@ -88,7 +88,7 @@ def continuations(
     out = []
     for n, whole in enumerate(np.concatenate((prompts.prompt, ids), 1).tolist()):
         epistemic: list[float | None] = [u[n].item() for u in unsure] or [*repeat(None, new)]
-        words = added(whole, tokenizer)[-new:]
+        words = text_of_each(whole, tokenizer)[-new:]
         values = zip(words, (x[n].item() for x in nll), epistemic)
         out.append([Token(*value) for value in values])
     return out

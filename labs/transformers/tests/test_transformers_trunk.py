@@ -19,6 +19,7 @@ from data.tokens import open_tokens
 from evaluate.sampling import generate
 from evaluate.scoring import score
 from labs.transformers import export
+from labs.transformers.tokenizers import portable
 from tables.store import Store
 from tests.fixtures import VOCAB, log, same_tensors, weights
 from training.checkpoint import weights_digest
@@ -53,15 +54,15 @@ def make(folder: Path, tokens: Path, kind: str = "llama", start: bool = False, *
         for p in model.parameters():
             p.add_(torch.randn_like(p), alpha=0.05)
     model.save_pretrained(folder)
-    portable = load_tokenizer(tokens).portable()
+    backend = portable(load_tokenizer(tokens))
     special = {}
     if start:
         from tokenizers.processors import TemplateProcessing
 
-        first = portable.id_to_token(1)
-        portable.post_processor = TemplateProcessing(single=f"{first} $A", special_tokens=[(first, 1)])
+        first = backend.id_to_token(1)
+        backend.post_processor = TemplateProcessing(single=f"{first} $A", special_tokens=[(first, 1)])
         special = {"bos_token": first}
-    PreTrainedTokenizerFast(tokenizer_object=portable, **special).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=backend, **special).save_pretrained(folder)
     return model
 
 
