@@ -96,7 +96,10 @@ def main(argv: list[str]) -> int:
         try:
             return train(t, log)
         except Diverged as error:
-            return give_up(t, log, error)
+            procs.print0(f"stopped at {error}; the last good checkpoint, if there is one, is {out / 'last'}")
+            if log:  # with the configuration: there may be no checkpoint that has it
+                log.add(t.progress.step, diverged=str(error), config=asdict(t.config))
+            return 1
 
 
 # -----------------------------------------------------------------------------
@@ -354,18 +357,6 @@ def save(t: Training, which: str) -> None:
     optimizer = t.optimizer.state_dict() | {"scaler": scaler} if which == "last" else None
     out = Path(t.config.out_dir) / which
     checkpoint.save(out, t.model, t.config, t.progress, optimizer, t.task.tokenizer)
-
-
-def give_up(t: Training, log: Log | None, error: Diverged) -> int:
-    """Names the last good checkpoint; the exit code."""
-    good, out = "there is no checkpoint yet", Path(t.config.out_dir)
-    if checkpoint.holds_run(out):
-        last = Run(out, "last")
-        good = f"the last good checkpoint is {last.path} (step {last.progress.step})"
-    t.procs.print0(f"stopped at {error}; {good}")
-    if log:  # with the configuration: there may be no checkpoint that has it
-        log.add(t.progress.step, diverged=str(error), config=asdict(t.config))
-    return 1
 
 
 if __name__ == "__main__":

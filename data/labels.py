@@ -43,13 +43,9 @@ def count_positions(c: TrainConfig) -> int:
 
 def choose_positions(indices: np.ndarray, c: TrainConfig) -> np.ndarray:
     """The m augmented positions of the windows `indices` (B,): (B, m), a pure function of (seed, window)."""
-    m = count_positions(c)
-
-    def chosen(window: int) -> np.ndarray:
-        rng = np.random.default_rng((c.seed, window))
-        return np.sort(rng.choice(c.block_size, m, replace=False))
-
-    return np.stack([chosen(w) for w in indices.tolist()]).astype(np.uint16)
+    m, rngs = count_positions(c), [np.random.default_rng((c.seed, window)) for window in indices.tolist()]
+    chosen = [np.sort(rng.choice(c.block_size, m, replace=False)) for rng in rngs]
+    return np.stack(chosen).astype(np.uint16)
 
 
 class Proposals(NamedTuple):
