@@ -269,15 +269,12 @@ def changed(**keys):
         *(
             ("sample", SAMPLE, "run/best/config.json", {key: value})
             for key, values in {
-                "n_layer": ["2", 1.5, True, -1, 2, 10**8, 10**12], "n_embd": [10**9], "n_head": [0],
-                "head": [7, "x", "sigmoid"], "block_size": [[16]], "vocab_size": [10**12, None],
-                "dropout": ["0", 7], "head_args": [[1], {"x": 1}], "bayesian": [1],
-                "tokenizer_fingerprint": [None],
-                "trunk": ["nosuch"], "name": ["../x", "a\x1b[2J", 7, None, ["x"]], "row": ["a\x1b[2J"],
+                "n_layer": ["2", 2, 10**8], "n_embd": [10**9], "head": [7, "sigmoid"], "vocab_size": [None],
+                "head_args": [{"x": 1}], "trunk": ["nosuch"], "name": ["a\x1b[2J", None],
             }.items()
             for value in values
         ),
-        *(("sample", SAMPLE, "run/best/progress.json", {"step": step}) for step in ("3", -1, 1.5, None)),
+        *(("sample", SAMPLE, "run/best/progress.json", {"step": step}) for step in ("3", None)),
         *(("train", RESUME, "run/last/progress.json", {"best_val_nll": bad}) for bad in ("x", float("nan"))),
         ("train", RESUME, "run/last/config.json", {"n_head": 1}),
         ("eval", EVAL, f"{BPE}/manifest.json", {"vocab_size": 10**12}),

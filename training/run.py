@@ -1,10 +1,9 @@
 """What a run is: a configuration, how far it has come, and weights; and when two are the same training."""
 
 import importlib
-import json
 import warnings
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from common.config import Name, Natural, checked, with_defaults
+from common.config import Name, Natural, with_defaults
 from common.errors import UserError, reading
 from common.files import read_json
 from common.manifest import NAME as MANIFEST
@@ -20,7 +19,7 @@ from common.manifest import check_file, read_manifest
 from common.places import modules
 from config.defaults import TrainConfig
 from model import TRUNKS, GPTConfig, LanguageModel, build, trunk_config, trunk_on_meta
-from training.checkpoint import find_checkpoint, is_run, weights_digest
+from training.checkpoint import Progress, find_checkpoint, is_run, weights_digest
 
 # keys that a resumed run may change: none of them changes what a step computes, but for the rounding of
 # another device, and of sums over other parts of a batch, which have dropout masks of their own
@@ -68,39 +67,6 @@ class RunConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         """Refuses nothing: what was trained once can be read, whatever train.py takes today."""
-
-
-@dataclass
-class Progress:
-    """How far a run has come. Scores are by their names: "nll" in nats a token; a classifier's first is its
-    "error" in per cent."""
-
-    step: int = 0
-    tokens: int = 0
-    val: dict[str, float] = field(default_factory=dict)  # of the validation split at this step; {}: not known
-    criterion: dict[str, float] = field(default_factory=dict)  # the same of the windows of all evaluations
-    best: dict[str, float] = field(default_factory=dict)  # the least `criterion` so far
-
-    @classmethod
-    def read(cls, path: Path) -> "Progress":
-        """From progress.json, whose keys are val_nll, judged_nll and best_val_nll."""
-        prefixes, counts = ("val_", "judged_", "best_val_"), {"step": Natural, "tokens": Natural}
-        with reading(path):
-            content = json.loads(path.read_bytes())
-            scores = {key: float for key in content if key.startswith(prefixes)}
-            # infinite for a head that gives a token the probability 0
-            content = checked(content, counts | scores, ["step"], more=True, infinite=True)
-        val, criterion, best = (
-            {key.removeprefix(prefix): content[key] for key in scores if key.startswith(prefix)}
-            for prefix in prefixes
-        )
-        return cls(content["step"], content.get("tokens", 0), val, criterion, best)
-
-    def record(self) -> dict[str, Any]:
-        """The content of progress.json."""
-        scores = {"val_": self.val, "judged_": self.criterion, "best_val_": self.best}
-        named = {prefix + name: value for prefix, by in scores.items() for name, value in by.items()}
-        return {"step": self.step, "tokens": self.tokens, **named}
 
 
 def difference(a: Mapping[str, Any], b: Mapping[str, Any], but: Collection[str] = ()) -> str:
