@@ -282,7 +282,7 @@ def cli(main: Callable[[list[str]], int]) -> None:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None if it is closed (>&-)
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]  # in a terminal without all characters
+        stream.reconfigure(errors="backslashreplace")  # in a terminal without all characters
     try:
         code = main(sys.argv[1:])
         print(end="", flush=True)

@@ -235,7 +235,8 @@ class TextTask(TrainingTask):
     def validation_score(self, evaluator: Evaluator, plan: ScoringPlan, part: int = 0) -> Score:
         """The score of `part` windows of the validation split (0: all of them), see evaluate.scoring.score.
         Interrupted, in all processes, if a signal came in one."""
-        e, how = evaluator, {"progress": evaluator.until_stopped, "share": evaluator.share, "part": part}
+        e = evaluator
+        how: dict[str, Any] = {"progress": e.until_stopped, "share": e.share, "part": part}
         s = e.shared(lambda draws: score(e.model, plan, 0, draws, e.procs.device, e.config.dtype, **how))
         nll, tokens, zeros, eps_nll = e.procs.sums([s.nll, s.tokens, s.zeros, s.eps_nll])
         return s._replace(nll=nll, tokens=int(tokens), zeros=int(zeros), eps_nll=eps_nll)
