@@ -43,7 +43,7 @@ from model import LanguageModel, build, find_trunk, trunk_config
 from training import checkpoint
 from training.distributed import Processes, derived_seed
 from training.optimizer import iteration_dtype, load_optimizer, make_optimizer
-from training.run import Progress, Run, RunConfig, refuse_other_run, restore
+from training.run import KEPT, Progress, Run, RunConfig, refuse_other_run, restore
 from training.text import Evaluator, Interrupted, TextTask, TrainingTask, lab_of, with_task_defaults
 
 USUAL = TrainConfig()
@@ -171,10 +171,9 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
 def resume(t: Training, last: Run) -> None:
     """Goes on from `last`. UserError if the teacher or the step make another run of it."""
     c, before, out = t.config, last.config, Path(t.config.out_dir)
-    # the run started from these; whether they have changed since is no reason to refuse it
-    for key in ("init_weights", "init_spent", "teacher_spent", "head_sha256"):
-        setattr(c, key, getattr(before, key))
     refuse_other_run(last, vars(c))
+    for key in KEPT:
+        setattr(c, key, getattr(before, key))
     restore(t.model, last.weights(), last.path)
     load_optimizer(t.optimizer, t.scaler, last)
     t.progress = p = last.progress

@@ -28,6 +28,8 @@ RESUMABLE = {
     *("wandb", "wandb_project", "device", "compile", "source", "label_store", "data", "teacher_weights"),
     *("processes", "micro_batch", "row", "overlay"),
 }
+# what a run started from: a resumed one keeps it, whether or not it has changed since
+KEPT = {"init_weights", "init_spent", "teacher_spent", "head_sha256"}
 
 
 class Degenerate(UserError):
@@ -93,7 +95,7 @@ def refuse_other_run(last: "Run", now: dict[str, Any]) -> None:
     before, now = ({**c, end: c["lr_decay_steps"] or c["max_steps"]} for c in (last.record, now))
     open_yet = {key for key, value in now.items() if value is None}
     named = {key for key in ("row", "overlay") if before[key]}
-    if changed := difference(before, now, but=RESUMABLE - named | {"lr_decay_steps"} | open_yet):
+    if changed := difference(before, now, but=RESUMABLE - named | KEPT | {"lr_decay_steps"} | open_yet):
         raise UserError(
             f"cannot resume {last.path.parent}: it has another {changed}; "
             f"--resume {last.path.parent} alone goes on as it began"
