@@ -158,20 +158,8 @@ def test_a_row_is_a_document(form, tmp_path, hub):
 
 @pytest.mark.parametrize("form", FORMS[:-1])
 def test_a_value_is_the_text_that_stands_there(form, tmp_path):
-    values = [
-        "NA",
-        "null",
-        "007",
-        "1.50",
-        "2020-01-01",
-        "2020-01-01T00:00:00",
-        "  x ",
-        'a "b", c',
-        "\x00\x7f",
-        "\r\n.\r",
-        "\ufeff",
-        "",
-    ]
+    values = ["NA", "null", "007", "1.50", "2020-01-01", "2020-01-01T00:00:00", "  x ", 'a "b", c']
+    values += ["\x00\x7f", "\r\n.\r", "\ufeff", ""]
     for texts in (values, ["2020-01-01"] * 3):
         path = write_rows(tmp_path / form, texts)
         assert ["".join(lines) for lines in file_documents([path], "text", "")] == texts
