@@ -22,11 +22,6 @@ COMMANDS = {
     for path in (*sorted(HERE.glob("*.py")), *sorted(HERE.glob("labs/*/*.py")))
     if path.stem not in ("__main__", "prepare") and "__main__" in path.read_text(encoding="utf-8")
 }
-CORPORA = {
-    path.parent.name: path
-    for home in ("data/*", "labs/*", "labs/*/*")
-    for path in sorted(HERE.glob(f"{home}/prepare.py"))
-}
 
 
 def listed(known: dict[str, Path]) -> str:
@@ -46,20 +41,21 @@ def main() -> None:
 
 def run(argv: list[str]) -> int:
     """Runs the command that the first argument names, as a program of its own."""
+    from common.errors import UserError, nearest
+    from common.places import corpora
+
     name, *arguments = argv or ["--help"]
     kind, known = "command", COMMANDS
     if name == "prepare":
-        kind, known = "corpus", CORPORA
+        kind, known = "corpus", corpora()
         name, *arguments = arguments or ["--help"]
     if name in ("-h", "--help"):
-        print(__doc__.replace("COMMANDS", f"{listed(COMMANDS)}\n\ncorpora\n\n{listed(CORPORA)}"))
+        print(__doc__.replace("COMMANDS", f"{listed(COMMANDS)}\n\ncorpora\n\n{listed(corpora())}"))
         return 0
     if name == "--version":
         print(f"nanoheads {__version__}")
         return 0
     if name not in known:
-        from common.errors import UserError, nearest
-
         raise UserError(f"unknown {kind} {name!r}{nearest(name, known) or ':'} use {', '.join(known)}")
     sys.argv = [str(known[name]), *arguments]
     runpy.run_path(str(known[name]), run_name="__main__")

@@ -21,26 +21,19 @@ from torch import Tensor
 
 from common import manifest
 from common.config import cli, read
-from common.device import autocast, choose_dtype, get_device, get_dtype
+from common.device import autocast, choose_dtype, get_dtype
 from common.errors import UserError
 from common.files import lock_of, locked, replacing
 from common.log import progress_bar
 from config.defaults import TrainConfig
 from data.batches import Windows
-from data.labels import (
-    FILE,
-    Proposals,
-    choose_positions,
-    count_positions,
-    fingerprint,
-    identity,
-    record_dtype,
-    store_folder,
-)
+from data.labels import FILE, Proposals, choose_positions, record_dtype, store_folder
 from data.open import prepared
 from data.tokens import TokenFile, open_tokens
-from training.run import Run, find_run, load_model
-from training.schedule import refuse_other_tokens
+from training.distributed import Processes
+from training.labels import open_labels
+from training.run import find_run, load_model
+from training.start import refuse_other_tokens
 from training.text import with_task_defaults
 
 BATCH = 16  # windows that the teacher reads at a time
@@ -56,9 +49,8 @@ class Teacher:
     def __init__(self, c: TrainConfig, tokens: TokenFile, device: torch.device | str = "cpu"):
         dtype = get_dtype(c.dtype)
         self.model, run = load_model(find_run(c.teacher), device=device, dtype=dtype)
-        refuse_other_tokens(
-            "teacher", c.teacher, run.config, tokens.info["tokenizer"], tokens.info["fingerprint"]
-        )
+        student = tokens.info["tokenizer"], tokens.info["fingerprint"]
+        refuse_other_tokens("teacher", c.teacher, run.config, *student)
         reads = self.model.trunk.context if self.model.trunk.forwards else 0  # from left to right
         if reads < c.block_size:
             raise UserError(
@@ -76,8 +68,11 @@ def propose(teacher: Teacher, indices: np.ndarray, x: Tensor, y: Tensor, c: Trai
     x, y = x.to(teacher.device), y.to(teacher.device)
     at = torch.from_numpy(positions.astype(np.int64)).to(teacher.device)
     truth, k = y.gather(1, at).flatten(), min(c.candidates, teacher.model.trunk.config.vocab_size)
-    drawn = c.proposals == "drawn"
-    u = uniform(indices, positions.shape[1], c).to(teacher.device) if drawn else None
+    u = None
+    if c.proposals == "drawn":  # a pure function of (seed, window)
+        rngs = [np.random.default_rng((c.seed, window, DRAWS)) for window in indices.tolist()]
+        numbers = np.concatenate([rng.random((positions.shape[1], c.candidates)) for rng in rngs])
+        u = torch.from_numpy(numbers).to(teacher.device)
     with autocast(teacher.device, teacher.dtype):
         hidden = teacher.model.trunk(x)  # (B, T, C)
         chosen = hidden.gather(1, at[:, :, None].expand(-1, -1, hidden.shape[2])).flatten(0, 1)
@@ -120,12 +115,6 @@ def draw(log_p: Tensor, truth: Tensor, u: Tensor, k: int) -> tuple[Tensor, Tenso
     return (counts * (mass / u.shape[1])).log(), ids
 
 
-def uniform(indices: np.ndarray, m: int, c: TrainConfig) -> Tensor:
-    """Numbers (B * m, k) for the draws in the windows `indices` (B,), a pure function of (seed, window)."""
-    rngs = [np.random.default_rng((c.seed, window, DRAWS)) for window in indices.tolist()]
-    return torch.from_numpy(np.concatenate([rng.random((m, c.candidates)) for rng in rngs]))
-
-
 # -----------------------------------------------------------------------------
 # The store
 
@@ -143,28 +132,23 @@ def build_store(tokens: TokenFile, c: TrainConfig, made_of: dict[str, Any], devi
             print(f"another process is building {folder}: waiting for it")
             stack.enter_context(locked(lock_of(folder)))
         if not (folder / manifest.NAME).is_file():  # else it was finished meanwhile
-            write_labels(folder / FILE, Teacher(c, tokens, device), Windows(tokens, c.block_size), c)
+            teacher, windows = Teacher(c, tokens, device), Windows(tokens, c.block_size)
+            record = record_dtype(tokens.info["vocab_size"], made_of["m"], made_of["k"])
+            print(f"building {folder}, {len(windows) * record.itemsize / 1e6:,.1f} MB")
+            total = len(windows) * c.block_size
+            bar = progress_bar(total=total, unit="tok", unit_scale=True, desc=f"labels by {c.teacher}")
+            with replacing(folder / FILE) as file, bar:
+                for start in range(0, len(windows), BATCH):
+                    indices = np.arange(start, min(start + BATCH, len(windows)))
+                    out = np.zeros(len(indices), record)
+                    proposed = propose(teacher, indices, *windows.get(indices), c)
+                    out["positions"], out["values"] = proposed.positions, proposed.values
+                    nothing = np.iinfo(record["ids"].base).max
+                    out["ids"] = np.where(proposed.ids < 0, nothing, proposed.ids)
+                    file.write(out.tobytes())
+                    bar.update(len(indices) * c.block_size)
             manifest.write_manifest(folder, {**made_of, "teacher_name": c.teacher}, [FILE])
     return folder
-
-
-def write_labels(path: Path, teacher: Teacher, windows: Windows, c: TrainConfig) -> None:
-    """Writes the records of all windows to `path`."""
-    V = windows.tokens.info["vocab_size"]
-    record = record_dtype(V, count_positions(c), min(c.candidates, V))
-    print(f"building {path}, {len(windows) * record.itemsize / 1e6:,.1f} MB")
-    total = len(windows) * c.block_size
-    bar = progress_bar(total=total, unit="tok", unit_scale=True, desc=f"labels by {c.teacher}")
-    with replacing(path) as file, bar:
-        for start in range(0, len(windows), BATCH):
-            indices = np.arange(start, min(start + BATCH, len(windows)))
-            out = np.zeros(len(indices), record)
-            proposed = propose(teacher, indices, *windows.get(indices), c)
-            out["positions"], out["values"] = proposed.positions, proposed.values
-            nothing = np.iinfo(record["ids"].base).max
-            out["ids"] = np.where(proposed.ids < 0, nothing, proposed.ids)
-            file.write(out.tobytes())
-            bar.update(len(indices) * c.block_size)
 
 
 def main(argv: list[str]) -> int:
@@ -172,14 +156,11 @@ def main(argv: list[str]) -> int:
     config = with_task_defaults(read(TrainConfig, argv, __doc__))
     if config.labels == "true":
         raise UserError("labels = 'true': this configuration has no proposals to store")
-    device = get_device(config.device)
-    config = replace(config, dtype=choose_dtype(config.dtype, device).name)
+    procs = Processes(config.device)
+    config = replace(config, dtype=choose_dtype(config.dtype, procs.device).name)
     data = Path(config.data or prepared(config.dataset, config.tokenizer, config.source))
-    tokens = open_tokens(data / "train.bin")
-    teacher = Run(find_run(config.teacher))
-    made_of = identity(tokens, config, fingerprint(teacher.record, teacher.weights()))
-    folder = build_store(tokens, config, made_of, device)
-    print(f"{folder}: {made_of['windows']:,} windows, {(folder / FILE).stat().st_size / 1e6:,.1f} MB")
+    store, _ = open_labels(config, open_tokens(data / "train.bin"), procs)
+    print(f"{store.folder}: {len(store.records):,} windows, {store.records.nbytes / 1e6:,.1f} MB")
     return 0
 
 

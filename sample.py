@@ -9,7 +9,7 @@ projection is Bayesian.
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal
@@ -21,11 +21,9 @@ from common.device import autocast, choose_dtype, float64_device, get_device, ge
 from common.errors import UserError
 from common.files import for_screen
 from data.open import sampler_of, tokenizer_of
-from data.tokenizers import Tokenizer, ids_of
+from data.tokenizers import ids_of
 from evaluate.decoding import Decoding, decoding_flags
 from evaluate.sampling import entropies, generate, weight_draws
-from heads import Weights
-from model import LanguageModel
 from training.run import Degenerate, load_model
 
 
@@ -85,60 +83,43 @@ def main(argv: list[str]) -> int:
     how = f"{decoding_flags(c)}, seed {c.seed}; {dtype.name}: {dtype.reason}"
     print(f"{ckpt.path}: step {step}, head {head}; {how}", file=sys.stderr)
 
-    # Sample
     draws = weight_draws(model, ckpt.record, c.samples, c.seed, dtype.name)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
     start = torch.tensor([ids_of(c.prompt, tokenizer)] * c.num_samples, device=device)
-    tokens = generate(model, start, c.length, draws, c, generator, dtype=dtype.name)
     began = time.perf_counter()
+
+    # Sample: a single text is streamed, several come in turn
+    prompt = start[0].tolist()
+    stream = Stream(tokenizer.decode, prompt) if c.num_samples == 1 else None
+    texts: list[list[int]] = [[] for _ in range(c.num_samples)]
+    unsure = []
     try:
-        n = write_samples(c, model, tokenizer, start, draws, tokens, dtype.name)
+        for token, hidden in generate(model, start, c.length, draws, c, generator, dtype=dtype.name):
+            for new, i in zip(texts, token.tolist()):
+                new.append(i)
+            if c.uncertainty:
+                with autocast(device, dtype.name):
+                    unsure.append(torch.stack(entropies(model, hidden, draws), 1))  # (B, 3)
+            ended = all(tokenizer.end_id in new for new in texts)
+            if stream:
+                stream.show([] if ended else token.tolist(), last=ended or len(texts[0]) == c.length)
+            if ended:
+                break
     except Degenerate as e:
         raise Degenerate(e.reason, ckpt.path) from None
-    print(f"{n} tokens, {n / (time.perf_counter() - began):,.0f} tokens/s", file=sys.stderr)
-    return 0
 
-
-def write_samples(
-    c: SampleConfig,
-    model: LanguageModel,
-    tokenizer: Tokenizer,
-    prompt: torch.Tensor,
-    draws: list[Weights],
-    tokens: Iterable[tuple[torch.Tensor, torch.Tensor]],
-    dtype: str,
-) -> int:
-    """All samples of the prompt (num_samples, P): streamed if there is one, in turn if there are several.
-
-    `tokens` are those of `generate`. How many of them were drawn.
-    """
-    ids = prompt[0].tolist()
-    stream = Stream(tokenizer.decode, ids) if c.num_samples == 1 else None
-    texts: list[list[int]] = [[] for _ in range(c.num_samples)]
-
-    def text_of(new: list[int]) -> str:
-        return tokenizer.decode(ids + [*takewhile(lambda i: i != tokenizer.end_id, new)])
-
-    unsure = []
-    for n, (token, hidden) in enumerate(tokens, 1):
-        for new, i in zip(texts, token.tolist()):
-            new.append(i)
-        if c.uncertainty:
-            with autocast(prompt.device, dtype):
-                unsure.append(torch.stack(entropies(model, hidden, draws), 1))  # (B, 3)
-        ended = all(tokenizer.end_id in new for new in texts)
-        if stream:
-            stream.show([] if ended else token.tolist(), last=ended or n == c.length)
-        if ended:
-            break
+    # The texts, up to an end-of-text token, and how unsure the model was
     for b, new in enumerate(texts):
-        print("" if stream else f"--- sample {b + 1}\n{for_screen(text_of(new))}")
+        text = tokenizer.decode(prompt + [*takewhile(lambda i: i != tokenizer.end_id, new)])
+        print("" if stream else f"--- sample {b + 1}\n{for_screen(text)}")
         if c.uncertainty:
             print(f"{'token':>20}  total  aleatoric  epistemic   (nats)")
             for i, (total, aleatoric, epistemic) in zip(new, (u[b].tolist() for u in unsure)):
                 token_text = repr(tokenizer.decode([i]))
                 print(f"{token_text:>20}  {total:5.2f}  {aleatoric:9.2f}  {epistemic:9.4f}")
-    return sum(map(len, texts))
+    n = sum(map(len, texts))
+    print(f"{n} tokens, {n / (time.perf_counter() - began):,.0f} tokens/s", file=sys.stderr)
+    return 0
 
 
 if __name__ == "__main__":

@@ -37,15 +37,13 @@ from common.errors import UserError, checking
 from common.log import Log, start_wandb
 from common.places import as_installed_command
 from config.defaults import TrainConfig
-from data.batches import Loader, windows_at_a_time
-from data.tokenizers import tokenizer_name
+from data.batches import Loader
 from heads import check_arguments, find_head, head_changed, head_digest
 from model import LanguageModel, build, find_trunk, trunk_config
 from training import checkpoint
-from training.distributed import Processes, end_with_table
-from training.optimizer import iteration_dtype, load_optimizer, make_optimizer, set_learning_rate
-from training.run import Progress, Run, RunConfig, restore
-from training.schedule import agreed_dtype, derived_seed, learning_rate, refuse_other_run, start_from
+from training.distributed import Processes, derived_seed
+from training.optimizer import iteration_dtype, load_optimizer, make_optimizer
+from training.run import KEPT, Progress, Run, RunConfig, refuse_other_run, restore
 from training.text import Evaluator, Interrupted, TextTask, TrainingTask, lab_of, with_task_defaults
 
 USUAL = TrainConfig()
@@ -79,7 +77,6 @@ def main(argv: list[str]) -> int:
         print(as_installed_command(__doc__ or ""), file=sys.stderr)
         return 2
     config = with_task_defaults(read(TrainConfig, argv, __doc__))
-    end_with_table()
     out = Path(config.out_dir)
     with contextlib.ExitStack() as stack:  # closes all of it, whatever ends the training
         procs = Processes(config.device)
@@ -99,7 +96,10 @@ def main(argv: list[str]) -> int:
         try:
             return train(t, log)
         except Diverged as error:
-            return give_up(t, log, error)
+            procs.print0(f"stopped at {error}; the last good checkpoint, if there is one, is {out / 'last'}")
+            if log:  # with the configuration: there may be no checkpoint that has it
+                log.add(t.progress.step, diverged=str(error), config=asdict(t.config))
+            return 1
 
 
 # -----------------------------------------------------------------------------
@@ -110,30 +110,31 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     """A new run, or the one in out_dir as its last checkpoint left it. UserError if there is another one."""
     out, device = Path(config.out_dir), procs.device
     last = Run(out, "last") if config.resume else None
-    if last:
-        refuse_other_run(last, asdict(config) | {"tokenizer": tokenizer_name(config.tokenizer)})
-    elif checkpoint.holds_run(out):
+    if not last and checkpoint.holds_run(out):
         raise UserError(f"{out} holds a run: --resume {out} goes on with it, --out_dir=... starts another")
 
-    # The data. What cannot be is refused before, as far as it takes no building: a corpus may be a download
+    # The data, which may be a download: names and sizes that cannot be are refused before
     with checking():
         check_arguments(find_head(config.head), config.head_args)
         find_trunk(config.trunk, config.trunk_args)
         trunk_config({"vocab_size": 1, **vars(config)})
-    windows_at_a_time(config.batch_size, config.micro_batch, procs.world)
-    precision = agreed_dtype(config.dtype, last.config.dtype if last else None, procs)
+    precision = procs.agreed_dtype(config.dtype, last.config.dtype if last else None)
     config = replace(config, dtype=precision.name)
     task: TrainingTask = (lab_of(config.dataset, config.trunk) or TextTask)(config, procs)
-
-    # The model
     recorded = {**asdict(config), "resume": False, "processes": procs.world, **task.info}
     c = RunConfig(**recorded, head_sha256=head_digest(config.head))
+    if last:
+        refuse_other_run(last, vars(c))
+
+    # The model
     torch.manual_seed(c.seed)
     with checking():
         model = build(vars(c))
     if c.init_from and not last:
+        from training.start import start_from
+
         procs.print0(start_from(c, model))
-    source = task.source(model, procs)  # after all that may be refused: its labels may take hours
+    source = task.source(model, procs)  # its labels may take hours
     c = replace(c, **task.info)
     model.to(device)
     if c.compile and device.type == "cuda":
@@ -170,12 +171,11 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
 
 
 def resume(t: Training, last: Run) -> None:
-    """Goes on from `last`. UserError if the data, the code or the teacher make another run of it."""
+    """Goes on from `last`. UserError if the teacher or the step make another run of it."""
     c, before, out = t.config, last.config, Path(t.config.out_dir)
-    # the run started from these; whether they have changed since is no reason to refuse it
-    for key in ("init_weights", "init_spent", "teacher_spent", "head_sha256"):
-        setattr(c, key, getattr(before, key))
     refuse_other_run(last, vars(c))
+    for key in KEPT:
+        setattr(c, key, getattr(before, key))
     restore(t.model, last.weights(), last.path)
     load_optimizer(t.optimizer, t.scaler, last)
     t.progress = p = last.progress
@@ -263,12 +263,24 @@ def evaluation_due(c: TrainConfig, step: int) -> bool:
     return due or step == c.max_steps
 
 
+def learning_rate(c: TrainConfig, step: int) -> float:
+    """Linear warm-up to learning_rate over warmup_steps, then a half cosine down to min_lr at
+    lr_decay_steps."""
+    end = c.lr_decay_steps or c.max_steps
+    if step < c.warmup_steps:
+        return c.learning_rate * (step + 1) / c.warmup_steps
+    ratio = min(1.0, (step - c.warmup_steps) / max(1, end - c.warmup_steps))
+    return c.min_lr + 0.5 * (1 + math.cos(math.pi * ratio)) * (c.learning_rate - c.min_lr)
+
+
 def train_step(t: Training) -> Tensor:
     """One optimizer step; the mean loss over the whole batch in nats a position, on the device. Losses are
-    summed and divided once, by the global count."""
+    summed and divided once, by the global count. Diverged if a gradient overflows float16 at SMALLEST_SCALE.
+    """
     c, p, procs, source = t.config, t.progress, t.procs, t.loader.source
     torch.manual_seed(derived_seed(c.seed, 1, p.step, procs.rank))  # dropout
-    set_learning_rate(t.optimizer, learning_rate(c, p.step))
+    for group in t.optimizer.param_groups:
+        group["lr"] = learning_rate(c, p.step) * group.get("scale", 1.0)
     count = source.positions_with_loss(p.step)
     kl = t.model.head.projection.kl()  # of Bayesian weights: one share for each training token
     if kl is not None:
@@ -285,35 +297,27 @@ def train_step(t: Training) -> Tensor:
                 # `parallel` takes the mean over the processes, not the sum: so times their number
                 t.scaler.scale(loss / count * procs.world).backward()
         total += loss.detach()
+    t.loss, step = procs.sum(total) / count, p.step + 1
+
+    # The optimizer's step. In float16 one whose gradient overflows is skipped, and the loss scale halved
     with record_function("optimizer"):
-        t.loss = procs.sum(total) / count
-        update(t)
-    p.step, p.tokens = p.step + 1, p.tokens + c.batch_size * c.block_size
-    p.val, p.criterion = {}, {}
-    return t.loss
-
-
-def update(t: Training) -> None:
-    """The optimizer's step with the gradients as they are.
-
-    In float16 a step whose gradient overflows is skipped and the loss scale halved. Diverged if it falls
-    below SMALLEST_SCALE.
-    """
-    step = t.progress.step + 1
-    t.scaler.unscale_(t.optimizer)
-    norm = nn.utils.clip_grad_norm_(t.model.parameters(), t.config.grad_clip or math.inf)
-    finite = t.loss.isfinite() & (norm.isfinite() | t.scaler.is_enabled())
-    t.broken = torch.where(finite, t.broken, t.broken.clamp(max=step))
-    scale = t.scaler.get_scale()  # 1 unless in float16
-    t.scaler.step(t.optimizer)  # nothing, if unscale_ met a gradient that is not finite
-    t.scaler.update()
-    t.optimizer.zero_grad(set_to_none=True)
+        t.scaler.unscale_(t.optimizer)
+        norm = nn.utils.clip_grad_norm_(t.model.parameters(), c.grad_clip or math.inf)
+        finite = t.loss.isfinite() & (norm.isfinite() | t.scaler.is_enabled())
+        t.broken = torch.where(finite, t.broken, t.broken.clamp(max=step))
+        scale = t.scaler.get_scale()  # 1 unless in float16
+        t.scaler.step(t.optimizer)  # nothing, if unscale_ met a gradient that is not finite
+        t.scaler.update()
+        t.optimizer.zero_grad(set_to_none=True)
     if (halved := t.scaler.get_scale()) < scale:
         if halved < SMALLEST_SCALE:
             raise Diverged(f"step {step}: the gradient overflows float16 at any scale")
-        t.procs.print0(
+        procs.print0(
             f"step {step} is skipped: its gradient overflows float16; the loss scale is now {halved:g}"
         )
+    p.step, p.tokens = step, p.tokens + c.batch_size * c.block_size
+    p.val, p.criterion = {}, {}
+    return t.loss
 
 
 def checked_loss(t: Training) -> float:
@@ -358,18 +362,6 @@ def save(t: Training, which: str) -> None:
     optimizer = t.optimizer.state_dict() | {"scaler": scaler} if which == "last" else None
     out = Path(t.config.out_dir) / which
     checkpoint.save(out, t.model, t.config, t.progress, optimizer, t.task.tokenizer)
-
-
-def give_up(t: Training, log: Log | None, error: Diverged) -> int:
-    """Names the last good checkpoint; the exit code."""
-    good, out = "there is no checkpoint yet", Path(t.config.out_dir)
-    if checkpoint.holds_run(out):
-        last = Run(out, "last")
-        good = f"the last good checkpoint is {last.path} (step {last.progress.step})"
-    t.procs.print0(f"stopped at {error}; {good}")
-    if log:  # with the configuration: there may be no checkpoint that has it
-        log.add(t.progress.step, diverged=str(error), config=asdict(t.config))
-    return 1
 
 
 if __name__ == "__main__":

@@ -50,7 +50,6 @@ def _splits(words: str) -> str:
     return words
 
 
-LARGEST_FILE = 2**20  # bytes of a config file
 LARGEST = 1e30  # float32 holds it, and many times as much
 NAME = r"[\w(][\w .,:+=()$%^&'-]{0,149}"
 
@@ -94,11 +93,9 @@ def checked(
         problems = []
         for e in error.errors(include_url=False, include_context=False):
             key = ".".join(map(str, e["loc"]))
+            said = f"{key} = {e['input']!r}: {e['msg'].replace('Input should', 'must')}"
             unknown = f"unknown key {key!r}{nearest(key, kinds) or ', see --help'}"
-            known = {"missing": f"{key} is missing", "extra_forbidden": unknown}
-            problems.append(
-                known.get(e["type"], f"{key} = {e['input']!r}: {e['msg'].replace('Input should', 'must')}")
-            )
+            problems.append({"missing": f"{key} is missing", "extra_forbidden": unknown}.get(e["type"], said))
         raise UserError("; ".join(problems)) from None
     for key, value in out.items():
         if reason := unusable(value, infinite):
@@ -144,23 +141,21 @@ def read(cls: type[T], argv: list[str], about: str = "") -> T:
     required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
     arguments, flags = split_flags(argv, kinds)
 
+    # The files, or the arguments; of these a list takes all that are left
     values = {f.name: f.default_factory() for f in fields(cls) if f.default_factory is not MISSING}
     files = [] if required else [Path(argument) for argument in arguments]
     if more := [file for file in files[1:] if file.is_dir()]:
         raise UserError(f"{more[0]}: a run's folder stands before all config files, and alone")
     for file in files:
         values |= read_run(file, kinds) if file.is_dir() else read_config(file, kinds)
+    given: dict[str, Any] = dict(zip(required, arguments))
+    left = len(arguments) - len(required)
+    if required and left >= 0 and get_origin(kinds[required[-1]]) is list:
+        given[required[-1]] = arguments[len(required) - 1 :]
+    elif required and left > 0:
+        raise UserError(f"unexpected argument {arguments[len(required)]!r}")
 
-    given: dict[str, Any] = {}
-    for key in required if arguments else ():
-        everything = get_origin(kinds[key]) is list
-        given[key], arguments = (arguments, []) if everything else (arguments[0], arguments[1:])
-        if not arguments:
-            break
-    if required and arguments:
-        raise UserError(f"unexpected argument {arguments[0]!r}")
-    if twice := given.keys() & {key for key, _ in flags}:
-        raise UserError(f"{min(twice)} is given twice, as an argument and as a flag")
+    # The flags
     for key, value in flags:
         key, _, entry = key.partition(".")
         if entry:
@@ -183,20 +178,14 @@ def read_config(path: str | Path, kinds: Mapping[str, Any] | None = None) -> dic
     """The assignments of a config file, `key = literal` lines, of these `kinds`.
 
     A relative path is looked for in the current folder, then beside the code, then in the labs. UserError for
-    anything else in it, a key that is there twice, and for what is no file of a bounded size.
+    anything else in it, and for a key that is there twice.
     """
     path, values = find(path), {}
     with reading(path):
         if not path.exists() and not path.suffix:  # --resume out/RUN of a run that is not there, or mistyped
             begin = f": python train.py CONFIG.py --out_dir={path} begins a run there"
             raise UserError(f"{path} is no run and no config file{nearest_file(path) or begin}")
-        if path.exists() and not path.is_file():  # a device or a pipe may never end
-            raise UserError("it is no regular file")
-        with path.open("rb") as file:
-            text = file.read(LARGEST_FILE + 1)
-        if len(text) > LARGEST_FILE:
-            raise UserError(f"it has more than {LARGEST_FILE:,} bytes")
-        for node in ast.parse(text).body:
+        for node in ast.parse(path.read_bytes()).body:
             match node:
                 case ast.Expr(ast.Constant(str())):
                     pass  # a docstring
@@ -295,11 +284,8 @@ def cli(main: Callable[[list[str]], int]) -> None:
     """
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # None if it is closed (>&-)
-    sys.stderr = sys.stderr or open(os.devnull, "w")
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that has not all characters
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None if it is closed (>&-)
+        stream.reconfigure(errors="backslashreplace")  # in a terminal without all characters
     try:
         code = main(sys.argv[1:])
         print(end="", flush=True)
@@ -307,6 +293,8 @@ def cli(main: Callable[[list[str]], int]) -> None:
         print("interrupted", file=sys.stderr)
         code = 130
     except BrokenPipeError:
+        # what is still to be written goes nowhere, or Python complains when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except Exception as e:
         line = mistake(e)
@@ -318,8 +306,4 @@ def cli(main: Callable[[list[str]], int]) -> None:
         called = " ".join(dict.fromkeys(("nanoheads", program.stem))) if INSTALLED else program.name
         print(f"{called}: error: {line}", file=sys.stderr)
         code = e.code if isinstance(e, UserError) else 2
-    try:
-        print(end="", flush=True)
-    except OSError:  # what is still to be written goes nowhere, or Python complains when it ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

@@ -82,13 +82,6 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
         file.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
 
-def sync_folder(folder: Path) -> None:
-    """Waits until every file under `folder` is on disk."""
-    for f in filter(Path.is_file, folder.rglob("*")):
-        with open(f, "rb") as fd:
-            os.fsync(fd.fileno())
-
-
 @contextmanager
 def locked(path: Path, timeout: float = -1) -> Iterator[None]:
     """Holds the lock file `path` for this process, after waiting for any other holder.

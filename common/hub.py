@@ -19,20 +19,24 @@ def endpoint() -> str:
     return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
 
 
-def offline() -> bool:
-    """Whether nothing answers at the hub's address. Its libraries, if they are not imported yet, then read
-    their caches alone."""
-    if any(os.environ.get(key) for key in OFFLINE):
-        return False
-    request = urllib.request.Request(endpoint(), method="HEAD")
+def silent(address: str) -> bool:
+    """Whether nothing answers there."""
     try:
-        urllib.request.urlopen(request, timeout=SECONDS).close()
+        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=SECONDS).close()
     except urllib.error.HTTPError:  # an answer
         return False
     except OSError:
-        os.environ["HF_HUB_OFFLINE"] = "1"
         return True
     return False
+
+
+def offline() -> bool:
+    """Whether nothing answers at the hub's address. Its libraries, if they are not imported yet, then read
+    their caches alone."""
+    if any(os.environ.get(key) for key in OFFLINE) or not silent(endpoint()):
+        return False
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    return True
 
 
 def load(name: str, configuration: str = "") -> Any:

@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -17,17 +17,10 @@ if TYPE_CHECKING:
     from config.defaults import TrainConfig
 
 
-class Tracker(Protocol):
-    """A run of another program that shows logs."""
-
-    def log(self, entry: dict[str, Any], step: int) -> None: ...
-    def finish(self, exit_code: int | None = None) -> None: ...
-
-
 class Log:
-    """Entries of steps, appended to `out`/log.jsonl and sent to the `tracker`."""
+    """Entries of steps, appended to `out`/log.jsonl and sent to the `tracker`, a run of wandb."""
 
-    def __init__(self, out: Path, step: int, tracker: Tracker | None = None):
+    def __init__(self, out: Path, step: int, tracker: Any = None):
         """Keeps the lines up to `step`, from which the run goes on; 0 starts a new log."""
         path = out / "log.jsonl"
         kept = [json.dumps(e) + "\n" for e in entries(out) if e["step"] <= step] if step else []
@@ -67,32 +60,24 @@ def entries(out: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def start_wandb(c: "TrainConfig", settings: dict[str, Any]) -> Tracker:
+def start_wandb(c: "TrainConfig", settings: dict[str, Any]) -> Any:
     """The wandb run of a training with its `settings`, its files in out_dir: online if there is a key and a
     network, else offline, which it says. Its id is kept there, and a resumed training goes on with it."""
-    import socket
-    from urllib.parse import urlparse
-
     import wandb
+
+    from common.hub import silent
 
     mode: Any = os.environ.get("WANDB_MODE")
     if not mode:
-        url = urlparse(wandb.Settings().base_url)
-        port = url.port or (443 if url.scheme == "https" else 80)
-        try:
-            socket.create_connection((url.hostname, port), timeout=3).close()
-            mode = "online" if wandb.login(prompt=False) else "offline"
-        except (OSError, wandb.Error):
-            mode = "offline"
+        mode = "offline" if silent(wandb.Settings().base_url) or not wandb.login(prompt=False) else "online"
         if mode == "offline":
             print("wandb: no network or no key, logging offline; `wandb sync` uploads it later", flush=True)
     kept = Path(c.out_dir) / "wandb_id.txt"
     if not (c.resume and kept.is_file()):
         with replacing(kept) as file:
             file.write(secrets.token_hex(4).encode())
-    id = read_text(kept).strip()
     about: dict[str, Any] = {"project": c.wandb_project, "name": c.name, "config": settings}
-    return wandb.init(**about, dir=c.out_dir, mode=mode, id=id, resume="allow")
+    return wandb.init(**about, dir=c.out_dir, mode=mode, id=read_text(kept).strip(), resume="allow")
 
 
 # -----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from common.errors import UserError
 from data.tokens import TokenFile
-from heads import Targets
+from heads import Head, Targets
 
 
 class Batch(NamedTuple):
@@ -101,15 +101,14 @@ class Labeller(Protocol):
     def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets: ...
 
 
-def windows_at_a_time(batch_size: int, micro_batch: int, world: int) -> int:
-    """Of a process's share of a batch: `micro_batch`, or all of it if that is 0. UserError if they do not
-    divide up."""
-    if batch_size % (world * (micro_batch or 1)):
-        raise UserError(
-            f"batch_size = {batch_size} is not a multiple of processes x micro_batch = "
-            f"{world} x {micro_batch or 1}"
-        )
-    return micro_batch or batch_size // world
+class TrueLabels:
+    """The targets that a head makes of the true token."""
+
+    def __init__(self, head: Head):
+        self.head = head
+
+    def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets:
+        return self.head.targets(x, y)
 
 
 class TextSource:
@@ -133,7 +132,12 @@ class TextSource:
     ):
         self.windows, self.labels, self.batch_size, self.seed = windows, labels, batch_size, seed
         self.rank, self.world = rank, world
-        self.size = windows_at_a_time(batch_size, micro_batch, world)
+        if batch_size % (world * (micro_batch or 1)):
+            raise UserError(
+                f"batch_size = {batch_size} is not a multiple of processes x micro_batch = "
+                f"{world} x {micro_batch or 1}"
+            )
+        self.size = micro_batch or batch_size // world
         self.parts = batch_size // world // self.size
 
     def positions_with_loss(self, step: int) -> int:

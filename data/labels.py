@@ -20,7 +20,7 @@ from common.errors import UserError, checking, reading
 from config.defaults import TrainConfig
 from data.batches import Windows
 from data.tokens import TokenFile
-from heads import Head, Targets, named_head
+from heads import Targets, named_head
 from model import trunk_on_meta
 
 FILE = "labels.bin"
@@ -43,13 +43,9 @@ def count_positions(c: TrainConfig) -> int:
 
 def choose_positions(indices: np.ndarray, c: TrainConfig) -> np.ndarray:
     """The m augmented positions of the windows `indices` (B,): (B, m), a pure function of (seed, window)."""
-    m = count_positions(c)
-
-    def chosen(window: int) -> np.ndarray:
-        rng = np.random.default_rng((c.seed, window))
-        return np.sort(rng.choice(c.block_size, m, replace=False))
-
-    return np.stack([chosen(w) for w in indices.tolist()]).astype(np.uint16)
+    m, rngs = count_positions(c), [np.random.default_rng((c.seed, window)) for window in indices.tolist()]
+    chosen = [np.sort(rng.choice(c.block_size, m, replace=False)) for rng in rngs]
+    return np.stack(chosen).astype(np.uint16)
 
 
 class Proposals(NamedTuple):
@@ -107,24 +103,21 @@ def fingerprint(record: dict[str, Any], weights: Mapping[str, Tensor]) -> str:
 def identity(tokens: TokenFile, c: TrainConfig, teacher: str) -> dict[str, Any]:
     """Everything the proposals depend on, and how many there are. Equal identities, equal labels. `teacher`:
     its fingerprint."""
-    made_of = {
+    settings = {key: getattr(c, key) for key in SETTINGS}
+    if c.proposals == "top":  # which they were before one could choose
+        del settings["proposals"]
+    return {
         "corpus": tokens.info["sha256"],
         "tokens": len(tokens.ids),
         "tokenizer": tokens.info["fingerprint"],
         "block_size": c.block_size,
         "teacher": teacher,
         "dtype": c.dtype,
-        **{key: getattr(c, key) for key in SETTINGS},
-    }
-    if c.proposals == "top":  # which they were before one could choose
-        del made_of["proposals"]
-    V = tokens.info["vocab_size"]
-    sizes = {
+        **settings,
         "windows": len(Windows(tokens, c.block_size)),
         "m": count_positions(c),
-        "k": min(c.candidates, V),
+        "k": min(c.candidates, tokens.info["vocab_size"]),
     }
-    return made_of | sizes
 
 
 def store_folder(tokens: TokenFile, made_of: dict[str, Any]) -> Path:
@@ -142,16 +135,6 @@ def record_dtype(vocab_size: int, m: int, k: int) -> np.dtype:
 
 # -----------------------------------------------------------------------------
 # Labels of a training
-
-
-class TrueLabels:
-    """The targets that a head makes of the true token."""
-
-    def __init__(self, head: Head):
-        self.head = head
-
-    def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets:
-        return self.head.targets(x, y)
 
 
 class LabelStore:

@@ -6,14 +6,15 @@ which says what they were made of and the SHA-256 of each.
 """
 
 import importlib
-import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.errors import UserError
 from common.places import CODE, WORK, corpora
-from data.tokenizers import GPT2Tokenizer, Tokenizer, read_tokenizer, tokenizer_name
 from data.tokens import check_prepared, read_made
+
+if TYPE_CHECKING:  # what runs a tokenizer imports it: a training needs none
+    from data.tokenizers import Tokenizer
 
 DATA = WORK / "data"
 ROOT = WORK  # what `kept_path` is relative to
@@ -42,8 +43,9 @@ def sampler_of(dataset: str) -> str:
 def folder_of(dataset: str, tokenizer: str, source: str = "", root: str | Path = DATA) -> Path:
     """Where a corpus is prepared: data/wikitext103/gpt2, and with settings that are not the standard ones,
     data/grammar/words-train=50000. UserError for an unknown dataset or setting."""
-    name = corpus_of(dataset).folder_name(tokenizer_name(tokenizer), source)
-    return Path(root) / dataset / name
+    from data.tokenizers import tokenizer_name
+
+    return Path(root) / dataset / corpus_of(dataset).folder_name(tokenizer_name(tokenizer), source)
 
 
 def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = DATA) -> Path:
@@ -62,12 +64,17 @@ def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = 
     return folder
 
 
-def load_tokenizer(folder: str | Path) -> Tokenizer:
+def load_tokenizer(folder: str | Path) -> "Tokenizer":
     """The tokenizer of a prepared folder. OSError if it is none, UserError if it is damaged."""
-    made = read_made(folder)
-    if made["tokenizer"] == GPT2Tokenizer.name:
-        return GPT2Tokenizer()
-    return read_tokenizer(check_prepared(Path(folder), "tokenizer.json", made))
+    from data.tokenizers import GPT2Tokenizer, read_tokenizer
+
+    file = tokenizer_file(Path(folder), read_made(folder))
+    return read_tokenizer(file) if file else GPT2Tokenizer()
+
+
+def tokenizer_file(folder: Path, made: dict[str, Any]) -> Path | None:
+    """The tokenizer.json of a prepared folder; None for GPT-2's, whose files everybody can have."""
+    return None if made["tokenizer"] == "gpt2" else check_prepared(folder, "tokenizer.json", made)
 
 
 # -----------------------------------------------------------------------------
@@ -87,21 +94,20 @@ def found_path(ckpt: Any) -> Path:
     """The prepared folder of a run, which `kept_path` wrote down. FileNotFoundError if it is gone."""
     folder, c = ROOT / ckpt.config.data, ckpt.config
     if not folder.is_dir():
-        tokenizer = f"{ckpt.path}/tokenizer.json" if "-" in c.tokenizer else c.tokenizer
-        flags = [f"--tokenizer={tokenizer}"] + [f"--source={c.source}"] * bool(c.source)
-        program = corpora().get(c.dataset, CODE / "prepare.py").relative_to(CODE)
-        command = shlex.join(["python", str(program), *flags, f"--out={folder}"])
         raise FileNotFoundError(
-            f"the token files of {ckpt.path} are not in {folder}: give --data=FOLDER, or make them: {command}"
+            f"the token files of {ckpt.path} are not in {folder}: give --data=FOLDER, or prepare {c.dataset} "
+            f"there: --tokenizer={c.tokenizer} --source={c.source!r} --out={folder}"
         )
     return folder
 
 
-def tokenizer_of(ckpt: Any) -> Tokenizer:
+def tokenizer_of(ckpt: Any) -> "Tokenizer":
     """The tokenizer that a checkpoint was trained with: GPT-2's, or the one saved in its folder.
 
     UserError if another one lies there.
     """
+    from data.tokenizers import GPT2Tokenizer, read_tokenizer
+
     path, name = ckpt.path / "tokenizer.json", ckpt.config.tokenizer
     tokenizer: Tokenizer = GPT2Tokenizer() if name == "gpt2" else read_tokenizer(path)
     if tokenizer.fingerprint != ckpt.config.tokenizer_fingerprint:

@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -40,7 +39,7 @@ class Tokenizer:
         """Equal if and only if the tokenizers are: SHA-256 of the sorted vocabulary and, of a BPE, the merges
         in order. They decide every encoding."""
         model = json.loads(self.model.to_str())["model"]
-        return _fingerprint(model["vocab"], *([model["merges"]] if "merges" in model else []))
+        return vocabulary_digest(model["vocab"], *([model["merges"]] if "merges" in model else []))
 
     @property
     def end_id(self) -> int | None:
@@ -60,17 +59,13 @@ class Tokenizer:
         """Text of `ids`; bytes that are not UTF-8 become U+FFFD."""
         return self.model.decode(list(ids), skip_special_tokens=False)
 
-    def portable(self) -> tokenizers.Tokenizer:
-        """A copy of the model that encodes and decodes the same in other programs."""
-        return tokenizers.Tokenizer.from_str(self.model.to_str())
-
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json into `folder`, all or nothing."""
         with replacing(Path(folder) / "tokenizer.json") as file:
             file.write(self.model.to_str().encode())
 
 
-def _fingerprint(vocab: dict[str, int], *merges: Any) -> str:
+def vocabulary_digest(vocab: dict[str, int], *merges: Any) -> str:
     return hashlib.sha256(json.dumps([sorted(vocab.items()), *merges]).encode()).hexdigest()
 
 
@@ -81,13 +76,12 @@ class GPT2Tokenizer(Tokenizer):
     # A constant, not a hash. tiktoken checks the SHA-256 of its files, so there is only one gpt2, and a
     # machine with neither the files nor a network can tell which prepared data it made.
     fingerprint = "gpt2"
-    VOCABULARY = "70a720356974bb99358aa0ce9f65de6c5cd2ee250442eb6279d7115029607df8"  # hash of its tokens' ids
 
     def __init__(self) -> None:
         pass
 
     @cached_property
-    def _encoding(self) -> tiktoken.Encoding:
+    def encoding(self) -> tiktoken.Encoding:
         try:
             return tiktoken.get_encoding("gpt2")
         except (OSError, ValueError) as error:
@@ -98,14 +92,14 @@ class GPT2Tokenizer(Tokenizer):
 
     @property
     def end_id(self) -> int:
-        return self._encoding.eot_token
+        return self.encoding.eot_token
 
     def encode(self, text: str) -> list[int]:
-        return self._encoding.encode_ordinary(text)
+        return self.encoding.encode_ordinary(text)
 
     def encode_each(self, texts: list[str]) -> np.ndarray:
         """Ids of each text by itself, one after the other, most of the time without Python's lock."""
-        encoding, end = self._encoding, self._encoding.decode([self.end_id])
+        encoding, end = self.encoding, self.encoding.decode([self.end_id])
         joined = end.join(texts)
         if joined.count(end) >= len(texts):  # a text has these characters in it, too
             return np.fromiter(chain.from_iterable(map(self.encode, texts)), np.int64)
@@ -115,20 +109,7 @@ class GPT2Tokenizer(Tokenizer):
         return ids[ids != encoding.eot_token]
 
     def decode(self, ids: Iterable[int]) -> str:
-        return self._encoding.decode(list(ids), errors="replace")
-
-    def portable(self) -> tokenizers.Tokenizer:
-        from transformers.convert_slow_tokenizer import TikTokenConverter  # seconds to import
-
-        encoding = self._encoding
-
-        class Converter(TikTokenConverter):
-            @staticmethod
-            def load_tiktoken_bpe(tiktoken_url: str) -> dict[bytes, int]:
-                return encoding._mergeable_ranks
-
-        end = encoding.decode([self.end_id])
-        return Converter(pattern=encoding._pat_str, extra_special_tokens=[end]).converted()
+        return self.encoding.decode(list(ids), errors="replace")
 
     def save(self, folder: str | Path) -> None:
         """Writes nothing: everybody has GPT-2's files, or can have them."""
@@ -216,20 +197,11 @@ class WordTokenizer(Tokenizer):
         try:
             return np.array([self._ids[w] for text in texts for w in self._word.findall(text)], np.int64)
         except KeyError as error:
-            near = ", ".join(get_close_matches(error.args[0], self.words, 3, 0))
-            size = self.vocab_size
-            raise UserError(f"the word {error} is not in this vocabulary of {size}: {near} are") from None
+            raise UserError(f"the word {error} is not in this vocabulary of {self.vocab_size}") from None
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids`: a space between two words of a line."""
         return re.sub(" ?\n ?", "\n", " ".join(self.words[i] for i in ids))
-
-    def portable(self) -> tokenizers.Tokenizer:
-        model, decoders = super().portable(), tokenizers.decoders
-        spaced = decoders.WordPiece(prefix="\n\n", cleanup=False)  # no word begins with that
-        line_ends = decoders.Replace(tokenizers.Regex(" ?\n ?"), "\n")
-        model.decoder = decoders.Sequence([spaced, decoders.Fuse(), line_ends])
-        return model
 
 
 class FileTokenizer(Tokenizer):
@@ -272,24 +244,10 @@ def read_tokenizer(path: Path) -> Tokenizer:
         # tokenizer is the same one after it was saved
         content["model"].pop("dropout", None)
         content |= dict.fromkeys(("truncation", "padding", "post_processor"))
-        return _ours(content) or FileTokenizer(content)
+        return own_kind(content) or FileTokenizer(content)
 
 
-def exported_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of the tokenizer.json beside weights that transformers wrote: GPT-2's, or one of ours
-    whose export has a decoder and names some of its tokens as special, or any other."""
-    tokenizer = read_tokenizer(path)
-    if _fingerprint(tokenizer.model.get_vocab()) == GPT2Tokenizer.VOCABULARY:
-        return GPT2Tokenizer()
-    if isinstance(tokenizer, FileTokenizer):
-        content = tokenizer.content
-        if all(token["content"] in content["model"]["vocab"] for token in content["added_tokens"]):
-            plain = content | {"added_tokens": []}
-            return _ours(plain) or _ours(plain | {"decoder": None}) or tokenizer
-    return tokenizer
-
-
-def _ours(content: dict[str, Any]) -> Tokenizer | None:
+def own_kind(content: dict[str, Any]) -> Tokenizer | None:
     """A tokenizer.json as one of our own kinds; None if it is of another."""
     model = tokenizers.Tokenizer.from_str(json.dumps(content))
     vocab = model.get_vocab()
@@ -345,7 +303,7 @@ def ids_of(text: str, tokenizer: Tokenizer) -> list[int]:
     return [i for line in lines for i in tokenizer.encode(line)]
 
 
-def added(ids: list[int], tokenizer: Tokenizer) -> list[str]:
+def text_of_each(ids: list[int], tokenizer: Tokenizer) -> list[str]:
     """What each token adds to the text. A character of several tokens is added by its last."""
     out, shown = [], 0
     for end in range(1, len(ids) + 1):

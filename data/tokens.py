@@ -4,7 +4,6 @@ The file is a 32-byte little-endian header (magic, version, bytes per id, count,
 manifest.json (common/manifest.py) holds the SHA-256 of each file, which is compared whenever one is opened.
 """
 
-import re
 import shlex
 import struct
 from collections.abc import Iterable
@@ -13,31 +12,22 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from common.config import Natural, Positive, Share, checked
+from common.config import Positive, checked
 from common.errors import UserError, reading
-from common.files import read_json, replacing
+from common.files import replacing
 from common.manifest import NAME as MANIFEST
 from common.manifest import check_file, read_manifest
-from common.places import CODE, corpora
 
 SPLITS = ("train", "validation", "test")
 SplitName = Literal["train", "validation", "test"]
 MAGIC, VERSION = b"NHTOKENS", 1
 HEADER = struct.Struct("<8sIIQ8x")  # magic, version, bytes per id, number of ids
-PREPARE = "run the corpus' prepare.py, for instance: python data/wikitext103/prepare.py"
 
-# what is read of a prepared folder's manifest, and of which type it is
+# what every prepared folder's manifest has, and of which type it is
 MADE = {
     **dict.fromkeys(("source", "tokenizer", "fingerprint"), str),
     "vocab_size": Positive,
     "splits": dict[SplitName, dict[str, Any]],
-}
-# and of each split in it
-INFO = {
-    **dict.fromkeys(("words", "lines", "changed_lines", "length", "given", "absent"), Natural),
-    "bytes": Positive,
-    "dropped": Share,
-    "complete": bool | None,  # whether it is all of an official split; None: there is none
 }
 
 
@@ -97,38 +87,21 @@ def map_ids(path: Path, vocab_size: int) -> np.memmap:
         count = (path.stat().st_size - HEADER.size) // dtype.itemsize
         if file.read(HEADER.size) != HEADER.pack(MAGIC, VERSION, dtype.itemsize, max(0, count)):
             raise UserError(f"it is no token file of a vocabulary of {vocab_size}")
-        ids = np.memmap(path, dtype, "r", offset=HEADER.size, shape=(count,))
-        if (highest := int(ids.max(initial=0))) >= vocab_size:
-            raise UserError(f"it holds the id {highest}, beyond its vocabulary")
-    return ids
+        return np.memmap(path, dtype, "r", offset=HEADER.size, shape=(count,))
 
 
 def read_made(folder: str | Path) -> dict[str, Any]:
-    """What a prepared folder was made of: its manifest. FileNotFoundError if it is none; UserError if the
-    manifest is damaged, or if an earlier version prepared it."""
+    """What a prepared folder was made of: its manifest. UserError if it has none, or a damaged one."""
     folder = Path(folder)
-    if (folder / MANIFEST).is_file():
-        made = read_manifest(folder)
-        with reading(folder / MANIFEST):
-            checked(made, MADE, MADE, more=True)
-            for info in made["splits"].values():
-                checked(info, INFO, more=True)
-        return made
-    if (folder / "meta.json").is_file():
-        raise UserError(f"{folder} was prepared by an earlier version: make it anew, {earlier(folder)}")
-    raise FileNotFoundError(f"{folder} is no prepared folder, it has no {MANIFEST}: {PREPARE}")
-
-
-def earlier(folder: Path) -> str:
-    """The command that makes a folder anew of which an earlier version wrote meta.json."""
-    meta = read_json(folder / "meta.json", {"tokenizer": str, "source": str})
-    tokenizer, corpus = meta["tokenizer"], folder.absolute().parent.name
-    program = corpora().get(corpus, CODE / "data" / corpus / "prepare.py").relative_to(CODE)
-    record = r"(?:Salesforce/wikitext)?(.*?)(?: language=.*)?(?:, (\d+) lines of train)?"
-    source, lines = re.fullmatch(record, meta["source"], re.DOTALL).groups()  # type: ignore[union-attr]
-    flags = [f"--tokenizer={folder / 'tokenizer.json' if '-' in tokenizer else tokenizer}"]
-    flags += [f"--source={source}"] * bool(source) + [f"--lines={lines}"] * bool(lines)
-    return shlex.join(["python", str(program), *flags, f"--out={folder}", "--force"])
+    if not (folder / MANIFEST).is_file():
+        again = f"python data/{folder.absolute().parent.name}/prepare.py --out={folder} --force"
+        raise UserError(
+            f"{folder} has no {MANIFEST}: it is no prepared folder, or one of an earlier version. Make it "
+            f"anew, with its --tokenizer and --source: {again}"
+        )
+    made = read_manifest(folder)
+    with reading(folder / MANIFEST):
+        return checked(made, MADE, MADE, more=True)
 
 
 def check_prepared(folder: Path, name: str, made: dict[str, Any]) -> Path:
@@ -147,7 +120,6 @@ def open_tokens(path: str | Path) -> TokenFile:
     """
     path = Path(path)
     made = read_made(path.parent)
-    check_prepared(path.parent, path.name, made)
-    ids = map_ids(path, made["vocab_size"])
+    ids = map_ids(check_prepared(path.parent, path.name, made), made["vocab_size"])
     about = {key: made[key] for key in ("tokenizer", "fingerprint", "vocab_size", "source")}
     return TokenFile(ids, about | made["splits"][path.stem], path)

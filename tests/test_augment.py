@@ -2,10 +2,6 @@
 
 import copy
 import hashlib
-import json
-import shutil
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,16 +28,7 @@ from data.labels import (
 )
 from data.tokens import open_tokens
 from heads import HEADS
-from tests.fixtures import (
-    TINY,
-    VOCAB,
-    chi_square,
-    prepare_folder,
-    same_tensors,
-    seal,
-    train_in_process,
-    weights,
-)
+from tests.fixtures import TINY, VOCAB, chi_square, prepare_folder, train_in_process
 from train import TrainConfig
 from training.run import Run, load_model
 
@@ -355,20 +342,3 @@ def test_training_opens_what_the_command_builds(taught, tokens, tmp_path, monkey
     assert (store_folder(tokens, wanted(tokens, taught(dtype=chosen, seed=7))) / FILE).is_file()
     monkeypatch.setattr(augment, "build_store", lambda *_: pytest.fail("built a second time"))
     assert train_in_process(c, tokens.path.parent) == 0
-
-
-def test_a_run_that_computed_its_labels_goes_on_with_stored_ones(taught, tokens, tmp_path):
-    """Of an earlier version, with label_store = False in its config.json. The store is made anew."""
-    whole, part = (
-        taught(out_dir=str(tmp_path / name), max_steps=steps, lr_decay_steps=4)
-        for name, steps in (("whole", 4), ("part", 2))
-    )
-    for c in (whole, part, replace(part, max_steps=4, resume=True)):
-        shutil.rmtree(store_folder(tokens, wanted(tokens, c)), ignore_errors=True)
-        assert train_in_process(c, tokens.path.parent) == 0
-        file = Path(c.out_dir, "last", "config.json")
-        record = json.loads(file.read_text()) | {"label_store": False}
-        del record["proposals"]
-        file.write_text(json.dumps(record))
-        seal(file.parent)
-    assert same_tensors(weights(whole.out_dir), weights(part.out_dir))

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 import train
 from common.config import (
-    LARGEST_FILE,
     AtLeast2,
     Dtype,
     Field,
@@ -36,7 +35,7 @@ from common.config import (
     read,
     read_config,
 )
-from common.errors import UserError, mistake
+from common.errors import UserError
 from config.defaults import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -133,8 +132,6 @@ def test_positional_arguments():
     assert (c.run, c.others, c.quick, c.rates) == ("a", ["b", "x=c"], True, [1.0, 2.0])
     with pytest.raises(UserError, match="others.*did you mean rates"):
         read(Arguments, ["a", "--ratse=1"])
-    with pytest.raises(UserError, match="run"):
-        read(Arguments, ["a", "b", "--run=c"])
 
 
 STRATEGIES = {
@@ -178,22 +175,15 @@ def test_any_value_of_a_fields_type_survives_a_file_and_a_flag(values):
         )
 
 
-@pytest.mark.parametrize(
-    "setting",
-    ["positive=1.0", "positive=True", "positive=many", "positive=0", "positive", "fast=1", "number=True"]
-    + [
-        "number=None",
-        "number=nan",
-        "number=1e999",
-        "some=3",
-        "seed=-1",
-        f"seed={2**63}",
-        "mass=0",
-        "mass=1.1",
-    ]
-    + ["dtype=int8", "which=none", "rates=1,x", "rates=1,True", "rates=0,-1", "rates=[]", "limits=2,1"]
-    + ["space={'a': [1]}", "title=../x", "title=-x", "title=a\x1b[2J", "text=\udcff", "nosuch=1", "fast.x=1"],
+WRONG = (
+    "positive=1.0 positive=True positive=many positive=0 positive fast=1 number=True number=None number=nan "
+    "number=1e999 some=3 seed=-1 seed=9223372036854775808 mass=0 mass=1.1 dtype=int8 which=none rates=1,x "
+    "rates=1,True rates=0,-1 rates=[] limits=2,1 space={'a':[1]} title=../x title=-x title=a\x1b[2J "
+    "text=\udcff nosuch=1 fast.x=1"
 )
+
+
+@pytest.mark.parametrize("setting", WRONG.split(" "))
 def test_a_value_that_its_field_cannot_have(setting, file):
     key, equals, value = setting.partition("=")
     with pytest.raises(UserError, match=key.partition(".")[0]):
@@ -203,30 +193,16 @@ def test_a_value_that_its_field_cannot_have(setting, file):
             read(Values, [file(f"{key} = {value!r}")])
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["import os", "steps = len('abc')", "steps = 1 + 1", "rate = steps", "a = b = 1", "steps: int = 3"]
-    + [
-        "steps = 1\nsteps = 2",
-        "head_args.eps = 1",
-        "open(__file__ + '.ran', 'w')",
-        "steps = = 1",
-        "head_args = {[1]: 2}",
-    ],
-)
+LINES = ["import os", "steps = len('abc')", "steps = 1 + 1", "rate = steps", "a = b = 1", "steps: int = 3"]
+LINES += ["steps = 1\nsteps = 2", "head_args.eps = 1", "open(__file__ + '.ran', 'w')", "steps = = 1"]
+
+
+@pytest.mark.parametrize("line", [*LINES, "head_args = {[1]: 2}"])
 def test_a_file_of_anything_else_is_refused_and_not_run(file, line, tmp_path):
     path = file(f'"""A docstring."""\n# and a comment\n{line}\n')
     with pytest.raises(UserError, match="a.py"):
         read_config(path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.py"]
-
-
-def test_a_file_without_end_is_refused(tmp_path):
-    os.mkfifo(tmp_path / "fifo.py")
-    (tmp_path / "long.py").write_bytes(b"#" * (LARGEST_FILE + 1))
-    for path in ("/dev/zero", tmp_path / "fifo.py", tmp_path / "long.py"):
-        with pytest.raises(UserError, match=str(path)):
-            read_config(path)
 
 
 @pytest.mark.parametrize("path", ROWS, ids=lambda p: p.stem)
@@ -308,14 +284,6 @@ def test_a_mistake_is_one_line_and_its_exit_code(main, code, said, monkeypatch, 
     assert end.value.code == code and (err == said or (said is None and "nosuch" in err))
 
 
-def test_a_file_that_is_not_there_names_the_nearest(tmp_path):
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config/tiny.py").touch()
-    for path, near in (("config/tniy.py", "config/tiny.py"), ("confg/tiny.py", "config")):
-        said = mistake(FileNotFoundError(2, "none", str(tmp_path / path)))
-        assert said.endswith(f"did you mean {tmp_path / near}?")
-
-
 def test_an_installed_program_is_named_once(monkeypatch, capsys):
     monkeypatch.setattr("common.config.INSTALLED", True)
     for program in ("/bin/nanoheads", "train.py"):
@@ -338,7 +306,6 @@ def test_our_own_mistakes_keep_their_traceback(error, monkeypatch):
     "main, redirect, want",
     [
         ("print('\\u65e5')", "", (0, b"\\u65e5\n", b"")),  # a terminal without all characters
-        ("print(sys.stdout.write('a'), file=sys.stderr)", ">&-", (0, b"", b"1\n")),
         ("print('x' * 10**6)", "| head -c 1", (128 + signal.SIGPIPE, b"x", b"")),
     ],
 )

@@ -9,7 +9,6 @@ import sys
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -113,24 +112,19 @@ def call(whole, tmp_path, monkeypatch, capfd):
 # ---- values ------------------------------------------------------------------------------------------------
 
 BIG = "9" * 25
-FLAGS = {  # program and a good command of it -> flags that cannot be; each line names its key
-    ("train", TRAIN): f"n_layer=x n_layer=0 n_layer block_size={BIG} beta2=-1 beta1=1 seed=-1 seed={BIG} "
-    f"learning_rate=nan learning_rate=1e308 learning_rate=1{'0' * 400} learning_rat=1 tokenizer=gpt4 "
-    f"tokenizer=bpe{'9' * 5000} tokenizer=bpe999999999 dataset=../x head=hexmax head_args=7 head_args.x=1 "
-    f"head_args={'[' * 5000} trunk_args.x=1 n_layer.x=1 device=tpu dtype=int8 name=a/b max_steps=1e9 "
-    "trunk_args.order=backwards out_dir=/dev/null/x out_dir=run source=a\0b row=a\x1b[2J "
-    "overlay=\udcff wandb_project=a\x07 init_from=out/nosuch min_lr=1 lr_decay_steps=1 n_layer=100000000 "
-    "eval_steps=[1,9] keep_true=False",
+# Program and a good command of it -> flags that cannot be; each line names its key. What a field's type
+# refuses is in test_configurator.py: one of each program is here
+FLAGS = {
+    ("train", TRAIN): f"seed={BIG} learning_rat=1 tokenizer=gpt4 tokenizer=bpe{'9' * 5000} dataset=../x "
+    f"head=hexmax head_args.x=1 head_args={'[' * 5000} trunk_args.x=1 trunk_args.order=backwards device=tpu "
+    "out_dir=/dev/null/x out_dir=run source=a\0b overlay=\udcff init_from=out/nosuch min_lr=1 "
+    "lr_decay_steps=1 eval_steps=[1,9] keep_true=False micro_batch=7",
     ("train", f"{TRAIN} --learning_rate=0 --min_lr=0"): "readout_lr=1",
-    (
-        "train",
-        f"{TRAIN} --labels=soft --head=soft_targets",
-    ): "keep_true=False proposals=bottom label_store=False",
+    ("train", f"{TRAIN} --labels=soft --head=soft_targets"): "keep_true=False label_store=False",
     ("augment", f"{LABELS} --proposals=drawn"): "ppl_threshold=9 keep_true=False",
     ("augment", LABELS): "candidates=0 teacher=out/nosuch labels=true",
-    ("sample", SAMPLE): f"seed={BIG} seed=-1 length=0 length temperature=nan top_p=2 which=none "
-    "prompts=nosuch prompts=novels devic=cpu device=cuda:99 prompt=\udcff",
-    ("eval", EVAL): f"seed={BIG} texts=x stride=99 loops=0 new_tokens=99 data=nosuch split=train",
+    ("sample", SAMPLE): "length=0 top_p=2 prompts=nosuch prompts=novels device=cuda:99 prompt=\udcff",
+    ("eval", EVAL): f"seed={BIG} stride=99 loops=0 new_tokens=99 data=nosuch split=train",
     ("table", CURVE): "measure=nosuch measure=order out=/",
     ("table", "--rows=[\"'baseline'\"]"): "rows=[] rows=[7] seeds=['x'] seeds=[-1] jobs=0 overlay=nosuch "
     "evaluate=--nonsense=1 evaluate=--texts=1 rows=['baseline','baseline'] "
@@ -219,14 +213,6 @@ FILES = [  # a file (a pattern), and a command that reads it
 ]
 
 
-def damaged(old: bytes, rng: np.random.Generator) -> bytes:
-    """`old` cut short, with a bit or a block changed, or with something put in."""
-    at, kind = int(rng.integers(len(old))), int(rng.integers(4))
-    if kind == 3:
-        return old[:at] + bytes([old[at] ^ 1 << int(rng.integers(8))]) + old[at + 1 :]
-    return [old[:at], old[:at] + rng.bytes(16) + old[at:], old[:at] + rng.bytes(16) + old[at + 16 :]][kind]
-
-
 @pytest.mark.parametrize("program, arguments, pattern", FILES)
 def test_a_damaged_file_is_named(call, whole, program, arguments, pattern):
     (path,) = whole.glob(pattern)
@@ -247,10 +233,6 @@ def test_a_damaged_file_is_named(call, whole, program, arguments, pattern):
     for content in bad:
         code, err = call(program, arguments, {name: content}, sealed=True)
         assert code == 2 and path.name in err, (content[:80], code, err)
-    for seed in range(2):  # where no manifest tells, damage may leave valid content
-        code, err = call(program, arguments, {name: damaged(old, np.random.default_rng(seed))})
-        assert code == 2 or (code == 0 and not pattern.startswith("run/")), err
-        assert code == 0 or any(part in err for part in (path.name, path.stem)), err
 
 
 @pytest.mark.parametrize(
@@ -286,15 +268,12 @@ def changed(**keys):
         *(
             ("sample", SAMPLE, "run/best/config.json", {key: value})
             for key, values in {
-                "n_layer": ["2", 1.5, True, -1, 2, 10**8, 10**12], "n_embd": [10**9], "n_head": [0],
-                "head": [7, "x", "sigmoid"], "block_size": [[16]], "vocab_size": [10**12, None],
-                "dropout": ["0", 7], "head_args": [[1], {"x": 1}], "bayesian": [1],
-                "tokenizer_fingerprint": [None],
-                "trunk": ["nosuch"], "name": ["../x", "a\x1b[2J", 7, None, ["x"]], "row": ["a\x1b[2J"],
+                "n_layer": ["2", 2, 10**8], "n_embd": [10**9], "head": [7, "sigmoid"], "vocab_size": [None],
+                "head_args": [{"x": 1}], "trunk": ["nosuch"], "name": ["a\x1b[2J", None],
             }.items()
             for value in values
         ),
-        *(("sample", SAMPLE, "run/best/progress.json", {"step": step}) for step in ("3", -1, 1.5, None)),
+        *(("sample", SAMPLE, "run/best/progress.json", {"step": step}) for step in ("3", None)),
         *(("train", RESUME, "run/last/progress.json", {"best_val_nll": bad}) for bad in ("x", float("nan"))),
         ("train", RESUME, "run/last/config.json", {"n_head": 1}),
         ("eval", EVAL, f"{BPE}/manifest.json", {"vocab_size": 10**12}),

@@ -17,7 +17,14 @@ from common.errors import UserError
 from data.open import folder_of, load_tokenizer, prepared, tokenizer_of
 from data.prepare.bpe import train_bpe
 from data.text.prepare import corpus as text
-from data.tokenizers import ByteTokenizer, FileTokenizer, WordTokenizer, added, read_tokenizer, tokenizer_name
+from data.tokenizers import (
+    ByteTokenizer,
+    FileTokenizer,
+    WordTokenizer,
+    read_tokenizer,
+    text_of_each,
+    tokenizer_name,
+)
 from data.tokens import open_tokens
 from tables.jobs import Job
 from tests.fixtures import TINY, synthetic_text, train_in_process
@@ -87,7 +94,7 @@ def test_bytes(tmp_path):
     for other in (tokenizer, read_tokenizer(tmp_path / "tokenizer.json")):
         assert isinstance(other, ByteTokenizer) and (other.name, other.vocab_size) == ("bytes", 256)
         assert other.fingerprint == tokenizer.fingerprint
-    theirs = tokenizer.portable()
+    theirs = tokenizer.model
     for any_text in [*ODD, TEXT]:
         ids = list(any_text.encode())
         assert tokenizer.encode(any_text) == theirs.encode(any_text).ids == ids
@@ -109,7 +116,7 @@ def test_a_file_is_read_as_running_text(file, tmp_path):
     assert tokenizer.encode(TEXT.replace(END, "-")) == plain
     for any_text in [*ODD, TEXT, BEGIN]:
         ids = tokenizer.encode(any_text)
-        assert tokenizer.decode(ids) == tokenizer.portable().decode(ids) == any_text
+        assert tokenizer.decode(ids) == any_text
         assert not {tokenizer.vocab_size - 1, tokenizer.vocab_size - 2} & set(ids)
 
 
@@ -241,10 +248,10 @@ def test_trains_and_samples(file, source, tmp_path, monkeypatch, capsys):
 def test_a_character_of_several_tokens_is_added_by_its_last():
     """Once, also where it is unread until the next is whole, as by tokenizers with ByteFallback."""
     plain = SimpleNamespace(decode=lambda ids: bytes(ids).decode(errors="replace"))
-    assert added([*"é!".encode()], plain) == ["", "é", "!"]
-    assert added([97, 0xC3, 98], plain) == ["a", "", "\ufffdb"]
-    assert added([97, 0xC3], plain) == ["a", "\ufffd"]
+    assert text_of_each([*"é!".encode()], plain) == ["", "é", "!"]
+    assert text_of_each([97, 0xC3, 98], plain) == ["a", "", "\ufffdb"]
+    assert text_of_each([97, 0xC3], plain) == ["a", "\ufffd"]
     fallback = SimpleNamespace(
         decode=lambda ids: decoders.ByteFallback().decode([f"<0x{i:02X}>" for i in ids])
     )
-    assert added([*"é€".encode()], fallback) == ["", "é", "", "", "€"]
+    assert text_of_each([*"é€".encode()], fallback) == ["", "é", "", "", "€"]

@@ -60,7 +60,7 @@ def dtypes_chosen() -> list[str]:
     for lucky in ("0", "1"):
         device.capabilities = lambda *_: {"avx512_bf16": os.environ["RANK"] == lucky}
         procs = train.Processes("cpu")
-        chosen.append(train.agreed_dtype("auto", None, procs).name)
+        chosen.append(procs.agreed_dtype("auto", None).name)
         procs.close()
     device.capabilities = real
     return chosen

@@ -8,24 +8,57 @@ each file. Nothing is pickled; the optimizer's state loads with weights_only=Tru
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 import filelock
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from common.errors import InUse, UserError, nearest_file
-from common.files import locked, remove_leftovers, sync_folder
+from common.config import Natural, checked
+from common.errors import InUse, UserError, reading
+from common.files import locked, remove_leftovers
 from common.manifest import sha256_of, write_manifest
+from config.defaults import TrainConfig
 from model import LanguageModel
 
-if TYPE_CHECKING:
-    from training.run import Progress, RunConfig
+
+@dataclass
+class Progress:
+    """How far a run has come. Scores are by their names: "nll" in nats a token; a classifier's first is its
+    "error" in per cent."""
+
+    step: int = 0
+    tokens: int = 0
+    val: dict[str, float] = field(default_factory=dict)  # of the validation split at this step; {}: not known
+    criterion: dict[str, float] = field(default_factory=dict)  # the same of the windows of all evaluations
+    best: dict[str, float] = field(default_factory=dict)  # the least `criterion` so far
+
+    @classmethod
+    def read(cls, path: Path) -> "Progress":
+        """From progress.json, whose keys are val_nll, judged_nll and best_val_nll."""
+        prefixes, counts = ("val_", "judged_", "best_val_"), {"step": Natural, "tokens": Natural}
+        with reading(path):
+            content = json.loads(path.read_bytes())
+            scores = {key: float for key in content if key.startswith(prefixes)}
+            # infinite for a head that gives a token the probability 0
+            content = checked(content, counts | scores, ["step"], more=True, infinite=True)
+        val, criterion, best = (
+            {key.removeprefix(prefix): content[key] for key in scores if key.startswith(prefix)}
+            for prefix in prefixes
+        )
+        return cls(content["step"], content.get("tokens", 0), val, criterion, best)
+
+    def record(self) -> dict[str, Any]:
+        """The content of progress.json."""
+        scores = {"val_": self.val, "judged_": self.criterion, "best_val_": self.best}
+        named = {prefix + name: value for prefix, by in scores.items() for name, value in by.items()}
+        return {"step": self.step, "tokens": self.tokens, **named}
 
 
 class Saveable(Protocol):
@@ -37,8 +70,8 @@ class Saveable(Protocol):
 def save(
     path: Path,
     model: LanguageModel,
-    config: "RunConfig",
-    progress: "Progress",
+    config: TrainConfig,
+    progress: Progress,
     optimizer: dict | None = None,
     tokenizer: Saveable | None = None,
 ) -> None:
@@ -84,7 +117,9 @@ def writing(folder: Path, failed: str) -> Iterator[None]:
     folder.mkdir(parents=True)
     try:
         yield
-        sync_folder(folder)
+        for file in filter(Path.is_file, folder.rglob("*")):
+            with open(file, "rb") as content:
+                os.fsync(content.fileno())
     except BaseException as e:
         shutil.rmtree(folder, ignore_errors=True)
         # of a full disk: safetensors has a kind of its own, torch raises a RuntimeError on top of Python's
@@ -107,8 +142,7 @@ def find_checkpoint(path: str | Path, which: str = "best") -> Path:
     for p in (path, path / which, path / f"{which}.old", path / other, path / f"{other}.old"):
         if (p / "model.safetensors").is_file():
             return p
-    near = "" if path.is_dir() else nearest_file(path)
-    raise FileNotFoundError(f"no checkpoint in {path}{near or ': give the out folder of a training run'}")
+    raise FileNotFoundError(f"no checkpoint in {path}: give the out folder of a training run")
 
 
 def holds_run(out: Path) -> bool:

@@ -15,10 +15,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from common.device import get_device
+from common.config import Dtype
+from common.device import DTYPES, Precision, choose_dtype, get_device
 from common.errors import UserError
 
 T = TypeVar("T")
+RANKS = {"RANK": "0", "WORLD_SIZE": "1"}  # what torchrun sets, and what they are without it
+TORCHRUN = (*RANKS, "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 LIFELINE = "NANOHEADS_LIFELINE"  # set: this process ends with its stdin, whose other end its table holds
 STOPPING = b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since then\n"
 Handler = Callable[[int, FrameType | None], Any] | int | None  # as the signal module knows them
@@ -37,38 +40,27 @@ def on_stop(handler: Callable[[int, FrameType | None], None]) -> dict[signal.Sig
     return before
 
 
-def end_with_table() -> None:
-    """Lets this process save and end when the table that has started it is gone."""
-
-    def wait() -> None:
-        while os.read(0, 1):
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    if os.environ.pop(LIFELINE, ""):
-        threading.Thread(target=wait, daemon=True).start()
-
-
-def torchrun() -> tuple[int, int]:
-    """(rank, number of processes) by torchrun's variables; (0, 1) without it. UserError if only some of them
-    are there: left over, or set by hand."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    given = {n: os.environ[n] for n in names if n in os.environ}
-    rank, world = given.get("RANK", "0"), given.get("WORLD_SIZE", "1")
-    if (rank, world) == ("0", "1"):
-        return 0, 1
-    numbers = all(text.isdigit() for name, text in given.items() if name != "MASTER_ADDR")
-    if len(given) < len(names) or not numbers or int(rank) >= int(world):
-        raise UserError(f"the environment has {given}, not all of {names} as torchrun sets them")
-    return int(rank), int(world)
+def derived_seed(*parts: int) -> int:
+    """One 62-bit seed from several numbers: randomness is a function of (seed, step, rank), so no generator
+    state is saved."""
+    out = 0
+    for p in parts:
+        out = (out * 0x5851F42D4C957F2D + p + 0x14057B7EF767814F) & (2**62 - 1)
+    return out
 
 
 class Processes:
     """This process among those of torchrun; alone without it. `signal`: what asked this one to stop, or 0."""
 
     def __init__(self, device: str):
+        """UserError if only some of torchrun's variables are there: left over, or set by hand."""
         self.signal = 0
-        self.rank, self.world = torchrun()
+        given = {name: os.environ[name] for name in TORCHRUN if name in os.environ}
+        self.rank, self.world = (int(n) if (n := given.get(k, d)).isdigit() else -1 for k, d in RANKS.items())
+        if (self.rank, self.world) != (0, 1) and (
+            len(given) < len(TORCHRUN) or not 0 <= self.rank < self.world
+        ):
+            raise UserError(f"the environment has {given}, not all of {TORCHRUN} as torchrun sets them")
         self.device = get_device(device)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
@@ -81,6 +73,20 @@ class Processes:
                 why = str(e).splitlines()[0]
                 raise OSError(f"the processes of torchrun do not find each other ({why})") from e
         self.main = self.rank == 0
+        if os.environ.pop(LIFELINE, ""):
+            threading.Thread(target=self._end_with_table, daemon=True).start()
+
+    def _end_with_table(self) -> None:
+        """Lets this process save and end when the table that has started it is gone."""
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def agreed_dtype(self, name: Dtype, begun: Dtype | None) -> Precision:
+        """`choose_dtype` of rank 0, by its own device, for all processes."""
+        chosen = choose_dtype(name, self.device, begun)
+        number = torch.tensor(DTYPES.index(chosen.name) if self.main else 0, device=self.device)
+        return chosen._replace(name=DTYPES[int(self.sum(number))])
 
     def sum(self, t: torch.Tensor) -> torch.Tensor:
         """`t`, summed over the processes in place."""
@@ -154,10 +160,6 @@ class Processes:
             out = work()
         self.barrier()
         return out if self.main else work()
-
-    def broadcast(self, number: int) -> int:
-        """Rank 0's `number`, in every process."""
-        return int(self.sum(torch.tensor(number if self.main else 0, device=self.device)).item())
 
     def close(self) -> None:
         if self.world > 1:

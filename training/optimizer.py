@@ -165,12 +165,6 @@ def make_optimizer(
     return cast(torch.optim.Optimizer, Several(adamw, muon))
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Each group's own: `learning_rate` times its `scale`."""
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate * group.get("scale", 1.0)
-
-
 def load_optimizer(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, run: Run) -> None:
     """The moments and steps of a checkpoint, and its loss scale; the rates are the configuration's. UserError
     if they are not of this model."""
@@ -181,15 +175,11 @@ def load_optimizer(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScale
         optimizer.load_state_dict(state)
         for group, ours in zip(optimizer.param_groups, settings, strict=True):
             group.update(ours)
-        if not all(_fits(part) for part in getattr(optimizer, "parts", (optimizer,))):
-            raise UserError("it is of another model")
-
-
-def _fits(optimizer: torch.optim.Optimizer) -> bool:
-    return all(
-        state[key].shape == p.shape
-        and state[key].dtype == p.dtype
-        and ("step" not in state or state["step"].numel() == 1)  # Muon counts none
-        for p, state in optimizer.state.items()
-        for key in STATE[type(optimizer).__name__]
-    )
+        for part in getattr(optimizer, "parts", (optimizer,)):
+            for p, tensors in part.state.items():
+                kept = [tensors[key] for key in STATE[type(part).__name__]]
+                # one "step" a parameter; Muon counts none
+                if any((x.shape, x.dtype) != (p.shape, p.dtype) for x in kept) or (
+                    "step" in tensors and tensors["step"].numel() != 1
+                ):
+                    raise UserError("it is of another model")

@@ -3,7 +3,7 @@
 import importlib
 import warnings
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from common.config import Name, Natural, checked, with_defaults
+from common.config import Name, Natural, with_defaults
 from common.errors import UserError, reading
 from common.files import read_json
+from common.manifest import NAME as MANIFEST
 from common.manifest import check_file, read_manifest
 from common.places import modules
 from config.defaults import TrainConfig
 from model import TRUNKS, GPTConfig, LanguageModel, build, trunk_config, trunk_on_meta
-from training.checkpoint import find_checkpoint, is_run, weights_digest
+from training.checkpoint import Progress, find_checkpoint, is_run, weights_digest
 
 # keys that a resumed run may change: none of them changes what a step computes, but for the rounding of
 # another device, and of sums over other parts of a batch, which have dropout masks of their own
@@ -27,7 +28,8 @@ RESUMABLE = {
     *("wandb", "wandb_project", "device", "compile", "source", "label_store", "data", "teacher_weights"),
     *("processes", "micro_batch", "row", "overlay"),
 }
-GONE = {"order": "left_to_right", "auxiliary": None}  # keys of earlier versions, each at its usual value
+# what a run started from: a resumed one keeps it, whether or not it has changed since
+KEPT = {"init_weights", "init_spent", "teacher_spent", "head_sha256"}
 
 
 class Degenerate(UserError):
@@ -69,41 +71,6 @@ class RunConfig(TrainConfig):
         """Refuses nothing: what was trained once can be read, whatever train.py takes today."""
 
 
-@dataclass
-class Progress:
-    """How far a run has come. Scores are by their names: "nll" in nats a token; a classifier's first is its
-    "error" in per cent."""
-
-    step: int = 0
-    tokens: int = 0
-    val: dict[str, float] = field(default_factory=dict)  # of the validation split at this step; {}: not known
-    criterion: dict[str, float] = field(default_factory=dict)  # the same of the windows of all evaluations
-    best: dict[str, float] = field(default_factory=dict)  # the least `criterion` so far
-    weights_sha256: str = ""  # as an earlier version recorded it, which had no manifest
-
-    @classmethod
-    def read(cls, path: Path) -> "Progress":
-        """From progress.json, whose keys are val_nll, judged_nll and best_val_nll."""
-        prefixes, kinds = ("val_", "judged_", "best_val_"), {"tokens": Natural, "weights_sha256": str}
-        # infinite for a head that gives a token the probability 0
-        content = read_json(path, {"step": Natural}, kinds, infinite=True)
-        scores = {key: value for key, value in content.items() if key.startswith(prefixes)}
-        with reading(path):
-            scores = checked(scores, dict.fromkeys(scores, float), infinite=True)
-        known = {key: content[key] for key in ("step", *kinds) if key in content}
-        val, criterion, best = (
-            {key.removeprefix(prefix): value for key, value in scores.items() if key.startswith(prefix)}
-            for prefix in prefixes
-        )
-        return cls(**known, val=val, criterion=criterion, best=best)
-
-    def record(self) -> dict[str, Any]:
-        """The content of progress.json."""
-        scores = {"val_": self.val, "judged_": self.criterion, "best_val_": self.best}
-        named = {prefix + name: value for prefix, by in scores.items() for name, value in by.items()}
-        return {"step": self.step, "tokens": self.tokens, **named}
-
-
 def difference(a: Mapping[str, Any], b: Mapping[str, Any], but: Collection[str] = ()) -> str:
     """The first key in which the records `a` and `b` differ, with both values: "seed (1, not 2)"; "" if they
     are the same.
@@ -118,6 +85,21 @@ def difference(a: Mapping[str, Any], b: Mapping[str, Any], but: Collection[str] 
         if key in a and key not in but and a[key] != b[key]:
             return f"{key} ({a[key]!r}, not {b[key]!r})"
     return ""
+
+
+def refuse_other_run(last: "Run", now: dict[str, Any]) -> None:
+    """UserError if `last` is not of the run that `now` asks to resume, as far as an earlier version has
+    recorded it, and as far as `now` is known (not None). max_steps may be another where the cosine keeps its
+    end, the names that its row has in tables may not."""
+    end = "lr_decay_steps or max_steps"  # of the cosine
+    before, now = ({**c, end: c["lr_decay_steps"] or c["max_steps"]} for c in (last.record, now))
+    open_yet = {key for key, value in now.items() if value is None}
+    named = {key for key in ("row", "overlay") if before[key]}
+    if changed := difference(before, now, but=RESUMABLE - named | KEPT | {"lr_decay_steps"} | open_yet):
+        raise UserError(
+            f"cannot resume {last.path.parent}: it has another {changed}; "
+            f"--resume {last.path.parent} alone goes on as it began"
+        )
 
 
 # -----------------------------------------------------------------------------
@@ -145,7 +127,7 @@ class Run:
             )
         while True:
             self.path = find_checkpoint(folder, which)
-            self.manifest = _manifest(self.path)
+            self.manifest = self._manifest()
             try:
                 self._read()
             except (OSError, ValueError):
@@ -163,15 +145,15 @@ class Run:
         of_needed = {"name": Name, **{key: kinds[key] for key in needed}}
         with reading(self.path / "config.json"):  # which anybody may have written
             self.record = with_defaults(TrainConfig, read_json(self.path / "config.json", of_needed, kinds))
-            for key, usual in GONE.items():
-                if (value := self.record.get(key)) and value != usual:
-                    raise UserError(f"{key} = {value!r} is of an earlier version")
             self.config = RunConfig(**{key: self.record[key] for key in kinds if key in self.record})
         self.progress = Progress.read(self.path / "progress.json")
 
+    def _manifest(self) -> dict[str, Any] | None:
+        return read_manifest(self.path) if (self.path / MANIFEST).is_file() else None
+
     def replaced(self) -> bool:
         """Whether its training has saved another checkpoint in its place since it was opened."""
-        return _manifest(self.path) != self.manifest
+        return self._manifest() != self.manifest
 
     def file(self, name: str) -> Path:
         """The path of one of its files. UserError if it is not the one that was saved."""
@@ -184,8 +166,6 @@ class Run:
     def weights(self) -> dict[str, Tensor]:
         """On the CPU. UserError if the file is damaged, or is not the one that was opened."""
         with reading(self.path / "model.safetensors"):
-            if not self.manifest and self.progress.weights_sha256 not in ("", self.weights_sha256):
-                raise UserError("its SHA-256 is not the one in progress.json")
             weights = load_file(self.file("model.safetensors"))
             if self.replaced():
                 raise UserError("its training has saved another one meanwhile: begin again")
@@ -196,13 +176,6 @@ class Run:
         # ignored: warnings about pickles that torch then refuses
         with reading(self.path / "optimizer.pt"), warnings.catch_warnings(action="ignore"):
             return torch.load(self.file("optimizer.pt"), map_location="cpu", weights_only=True)
-
-
-def _manifest(path: Path) -> dict[str, Any] | None:
-    try:
-        return read_manifest(path)
-    except FileNotFoundError:
-        return None
 
 
 def find_run(name: str) -> Path:

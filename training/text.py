@@ -13,17 +13,15 @@ import torch
 from common.errors import UserError
 from common.places import modules
 from config.defaults import TrainConfig
-from data.batches import BatchSource, TextSource, Windows
-from data.open import corpus_of, kept_path, load_tokenizer, prepared
+from data.batches import BatchSource, Labeller, TextSource, TrueLabels, Windows
+from data.open import kept_path, prepared, tokenizer_file
 from data.tokens import open_tokens, read_made
 from evaluate.metrics import perplexity
 from evaluate.scoring import Score, ScoringPlan, in_sequences, left_to_right, score
 from heads import SampledSoftmax, Weights
 from model import LanguageModel, Trunk
 from training.checkpoint import Saveable
-from training.distributed import Processes
-from training.labels import open_labels
-from training.schedule import derived_seed, lower_bias, sized_as_start
+from training.distributed import Processes, derived_seed
 
 T = TypeVar("T")
 
@@ -135,6 +133,8 @@ def with_task_defaults(config: TrainConfig) -> TrainConfig:
     """The configuration with what its start and its data decide. UserError for a setting that has no meaning
     for them."""
     if config.finetune:
+        from training.start import sized_as_start
+
         config = sized_as_start(config)
     lab = lab_of(config.dataset, config.trunk)
     return lab.settle(config) if lab else config
@@ -142,6 +142,16 @@ def with_task_defaults(config: TrainConfig) -> TrainConfig:
 
 # -----------------------------------------------------------------------------
 # Text
+
+
+class TokenizerFile:
+    """A prepared folder's tokenizer.json, which goes into each checkpoint as it is: training runs none."""
+
+    def __init__(self, path: Path):
+        self.content = path.read_bytes()
+
+    def save(self, folder: Path) -> None:
+        (folder / "tokenizer.json").write_bytes(self.content)
 
 
 class TextTask(TrainingTask):
@@ -152,13 +162,14 @@ class TextTask(TrainingTask):
         c = self.config = config
         folder = procs.rank0_first(lambda: Path(c.data or prepared(c.dataset, c.tokenizer, c.source)))
         self.train, self.val = open_tokens(folder / "train.bin"), open_tokens(folder / "validation.bin")
-        tokenizer = load_tokenizer(folder)
-        self.tokenizer: Saveable | None = tokenizer
+        made = read_made(folder)
+        file = tokenizer_file(folder, made)
+        self.tokenizer = TokenizerFile(file) if file else None
         self.info: dict[str, Any] = {
-            "dataset": read_made(folder).get("corpus", c.dataset) if c.data else c.dataset,
-            "tokenizer": tokenizer.name,  # not the path of a file
-            "vocab_size": tokenizer.vocab_size,
-            "tokenizer_fingerprint": tokenizer.fingerprint,
+            "dataset": made.get("corpus", c.dataset),
+            "tokenizer": made["tokenizer"],  # not the path of a file
+            "vocab_size": made["vocab_size"],
+            "tokenizer_fingerprint": made["fingerprint"],
             "data": kept_path(folder),
             "data_sha256": self.train.info["sha256"],
             "validation_sha256": self.val.info["sha256"],
@@ -166,18 +177,12 @@ class TextTask(TrainingTask):
         }
         windows = self.windows = Windows(self.train, c.block_size)
         Windows(self.val, c.block_size)  # which has to hold one, too
-        given = len(windows) * windows.given  # tokens without a loss
-        self.size = len(self.train.ids) - given
-        # what makes its numbers incomparable with others'
-        dataset = self.info["dataset"]
-        if settings := corpus_of(dataset).unusual_settings(self.train.info["source"]):
-            procs.print0(f"{dataset} was prepared with {settings}, not with the standard settings")
+        self.size = len(self.train.ids) - len(windows) * windows.given  # tokens with a loss
         if self.train.info["complete"] is False:
-            procs.print0(f"{dataset} is not the whole official split")
+            procs.print0(f"{self.info['dataset']} is not the whole official split")
 
     def source(self, model: LanguageModel, procs: Processes) -> BatchSource:
-        c = self.config
-        head, bias = model.head.head, model.head.projection.bias
+        c, head, bias = self.config, model.head.head, model.head.projection.bias
         counts = torch.from_numpy(np.bincount(self.train.ids, minlength=self.info["vocab_size"]) + 1)
         if isinstance(head, SampledSoftmax):
             head.use_frequencies(counts)
@@ -186,9 +191,17 @@ class TextTask(TrainingTask):
                 raise UserError(f"unigram_bias: the head {c.head!r} has no bias")
             bias.data.copy_((counts.double() / counts.sum()).log())
         if c.partition_bias and c.init_from and not c.resume:
+            from training.start import lower_bias
+
             lower_bias(model, self.windows.get(np.arange(min(4, len(self.windows))))[0])
-        labels, of_teacher = open_labels(c, self.train, model, procs)
-        self.info |= of_teacher
+        labels: Labeller = TrueLabels(head)
+        if c.labels != "true":
+            from training.labels import open_labels
+
+            if not head.multi_label:
+                raise UserError(f"labels = {c.labels!r}: the head {c.head!r} takes the true token alone")
+            labels, of_teacher = open_labels(c, self.train, procs)
+            self.info |= of_teacher
         share = (c.micro_batch, procs.rank, procs.world)
         return TextSource(self.windows, labels, c.batch_size, c.seed, *share)
 
@@ -222,18 +235,10 @@ class TextTask(TrainingTask):
     def validation_score(self, evaluator: Evaluator, plan: ScoringPlan, part: int = 0) -> Score:
         """The score of `part` windows of the validation split (0: all of them), see evaluate.scoring.score.
         Interrupted, in all processes, if a signal came in one."""
-        procs = evaluator.procs
-
-        def work(draws: list[Weights]) -> Score:
-            return score(
-                *(evaluator.model, plan, 0, draws, procs.device, evaluator.config.dtype),
-                progress=evaluator.until_stopped,
-                share=evaluator.share,
-                part=part,
-            )
-
-        s = evaluator.shared(work)
-        nll, tokens, zeros, eps_nll = procs.sums([s.nll, s.tokens, s.zeros, s.eps_nll])
+        e = evaluator
+        how: dict[str, Any] = {"progress": e.until_stopped, "share": e.share, "part": part}
+        s = e.shared(lambda draws: score(e.model, plan, 0, draws, e.procs.device, e.config.dtype, **how))
+        nll, tokens, zeros, eps_nll = e.procs.sums([s.nll, s.tokens, s.zeros, s.eps_nll])
         return s._replace(nll=nll, tokens=int(tokens), zeros=int(zeros), eps_nll=eps_nll)
 
     def test(self, evaluator: Evaluator, criterion: dict[str, float]) -> None:

@@ -32,7 +32,7 @@ from data.open import DATA
 from data.prepare.bpe import train_bpe
 from data.prepare.lines import BATCH
 from data.tokenizers import Tokenizer, WordTokenizer, given_tokenizer, tokenizer_name
-from data.tokens import SPLITS, TokenFile, check_prepared, read_made, write_tokens
+from data.tokens import TokenFile, check_prepared, read_made, write_tokens
 
 # Share of a text's lines that may not come back from its tokens. With more, a model scores another text than
 # the original, whose words and bytes then do not say how long the scored one is.
@@ -108,10 +108,6 @@ class Corpus(ABC):
         """Name of the prepared folder in data/CORPUS. UserError for a wrong `source`."""
         return tokenizer
 
-    def unusual_settings(self, source: str) -> str:
-        """Which settings in the record's `source` are not the standard ones; "" if none."""
-        return ""
-
     def given(self, source: str) -> int:
         """How many tokens at the start of each sequence are given, and never predicted."""
         return 0
@@ -135,12 +131,9 @@ class Corpus(ABC):
             return False
         made = read_made(out)
         held = made | made.get("settings", {})
-        asked = {"tokenizer": tokenizer_name(tokenizer), **settings}
         # a tokenizer of a file may have the name of one that is trained here: bpe4096
-        if given:
-            asked |= {"fingerprint": given.fingerprint}
-        elif "trained" in made:
-            asked |= {"trained": True}
+        asked = {"tokenizer": given.name if given else tokenizer, "trained": given is None, **settings}
+        asked |= {"fingerprint": given.fingerprint} if given else {}
         asked |= {"source": source} if source and not self.same_source(source, made["source"]) else {}
         for key, value in asked.items():
             if held.get(key) != value:
@@ -169,39 +162,33 @@ class Corpus(ABC):
         """
         if self.own_words != (tokenizer == WordTokenizer.name):
             raise UserError(f"tokenizer = {tokenizer!r}: a corpus of words takes words, others do not")
-        given_tokenizer(tokenizer)  # before any work
         out, options = Path(out), options | ({"source": source} if source else {})
         c: Any = self.config(out=str(out), force=force, **{"tokenizer": tokenizer, **options})
-        if not force and self.is_prepared(out, tokenizer, **options):
-            made = read_made(out)
-            for name in made["files"]:
-                check_prepared(out, name, made)
-            return out
-        files = self.files(c)
-        about = {**self.described(c), "stamp": stamp(files), "source_sha256": digest(files)}
-        contents = self.contents(c)
         try:
             with locked(out / ".lock"):
-                if force or not self.is_prepared(out, tokenizer, **options):  # made meanwhile by another
-                    prepare_splits(out, tokenizer, contents, about)
+                if force or not self.is_prepared(out, tokenizer, **options):
+                    prepare_splits(out, tokenizer, self.contents(c), self.described(c))
+                for name in (made := read_made(out))["files"]:
+                    check_prepared(out, name, made)
         finally:
             with contextlib.suppress(OSError):
                 out.rmdir()  # unless something is in it
         return out
 
     def described(self, c: Any) -> dict[str, Any]:
-        """What the manifest says of its command: the settings, and the words to call it again."""
-        values = vars(c)
-        usual = {f.name: f.default for f in fields(c)} | {"tokenizer": None}
+        """What the manifest says of its command: the settings, the words to call it again, and its files."""
+        values = {k: v for k, v in vars(c).items() if k not in ("out", "force")}
         if c.source and (path := real_path(c.source)).exists():
-            values = values | {"source": str(path)}
-        flags = [f"--{k}={v}" for k, v in values.items() if v != usual[k] and k not in ("out", "force")]
+            values["source"] = str(path)
+        usual = {f.name: f.default for f in fields(c)} | {"tokenizer": None}
+        flags = [f"--{k}={v}" for k, v in values.items() if v != usual[k]]
         program = self.program.relative_to(CODE) if self.program.is_relative_to(CODE) else self.program
-        settings = {k: v for k, v in values.items() if k not in ("out", "force", "tokenizer", "source")}
         return {
             "corpus": self.name,
             "command": shlex.join(["python", str(program), *flags]),
-            "settings": settings,
+            "settings": {k: v for k, v in values.items() if k not in ("tokenizer", "source")},
+            "stamp": stamp(files := self.files(c)),
+            "source_sha256": digest(files),
         }
 
     def command(self, c: Any) -> int:
@@ -209,7 +196,12 @@ class Corpus(ABC):
         options = dict(vars(c))
         folder = self.folder_name(tokenizer_name(c.tokenizer), c.source)
         out = Path(options.pop("out") or DATA / self.name / folder)
-        print(summary(read_made(self.prepare(out, **options))["splits"]))
+        for split, info in read_made(self.prepare(out, **options))["splits"].items():
+            complete = {True: "complete", False: "partial", None: ""}[
+                info["complete"]
+            ]  # None: none is official
+            sizes = " ".join(f"{info[u]:>12,} {u}" for u in ("tokens", "words", "bytes") if u in info)
+            print(f"{split:<10} {sizes}  {complete}".rstrip())
         print(f"prepared {out}", file=sys.stderr)
         return 0
 
@@ -232,11 +224,11 @@ def digest(files: Iterable[Path]) -> str:
 def prepare_splits(out: Path, tokenizer: str, contents: Contents, about: Mapping[str, Any] = {}) -> Path:
     """Tokenises `contents` into the prepared folder `out`, in place of what that holds. The manifest says
     `about`, too."""
-    new, splits = out / ".new", contents.splits
+    new, splits, given = out / ".new", contents.splits, given_tokenizer(tokenizer)
     shutil.rmtree(new, ignore_errors=True)  # of one that was killed
     try:
         # The tokenizer
-        coder = WordTokenizer.of([*contents.words]) if contents.words else given_tokenizer(tokenizer)
+        coder = WordTokenizer.of([*contents.words]) if contents.words else given
         if coder is None:
             if "train" not in splits:
                 raise UserError(f"{tokenizer} is trained on the train split, which {contents.source} lacks")
@@ -246,37 +238,31 @@ def prepare_splits(out: Path, tokenizer: str, contents: Contents, about: Mapping
         # The splits
         new.mkdir(parents=True)
         coder.save(new)
-        made = {}
-        for name, split in splits.items():
-            official = contents.official.get(name, {})
-            made[name] = tokenise(new / f"{name}.bin", split, coder, official)
-            report_split(name, made[name].info, official)
+        made = {
+            name: tokenise(new / f"{name}.bin", split, coder, contents.official.get(name, {}))
+            for name, split in splits.items()
+        }
         contents.finish(made)
 
         # The manifest, last
         record: dict[str, Any] = {key: getattr(coder, key) for key in ("fingerprint", "vocab_size")}
-        record |= {"source": contents.source, "tokenizer": coder.name}
-        record["trained"] = bool(contents.words) or given_tokenizer(tokenizer) is None
+        record |= {"source": contents.source, "tokenizer": coder.name, "trained": given is None}
         record["splits"] = {name: tokens.info for name, tokens in made.items()}
         write_manifest(new, {**about, **record}, [path.name for path in new.iterdir()])
-        start_over(out)
+
+        # In place of what was there, and of the labels that belong to it
+        old = [MANIFEST, "meta.json", "tokenizer.json"]  # meta.json: of an earlier version
+        with contextlib.suppress(OSError, ValueError):
+            old += [Path(name).name for name in read_manifest(out)["files"]]
+        for name in old:
+            (out / name).unlink(missing_ok=True)
+        for labels in out.glob("labels-*"):
+            shutil.rmtree(labels)
         for path in sorted(new.iterdir(), key=lambda path: path.name == MANIFEST):
             path.rename(out / path.name)
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return out
-
-
-def start_over(out: Path) -> None:
-    """Removes all that a prepared folder holds, of this version or an earlier one; the manifest first."""
-    names = [MANIFEST, "meta.json", "tokenizer.json"]
-    names += [f"{split}.{end}" for split in SPLITS for end in ("bin", "json", "truth.npz")]
-    with contextlib.suppress(OSError, ValueError):
-        names += [Path(name).name for name in read_manifest(out)["files"]]
-    for name in names:
-        (out / name).unlink(missing_ok=True)
-    for labels in (*out.glob("labels-*"), *out.glob("*.labels-*")):
-        shutil.rmtree(labels) if labels.is_dir() else labels.unlink()
 
 
 def read_batches(split: Split, label: str) -> Iterator[list[str]]:
@@ -292,85 +278,58 @@ def read_batches(split: Split, label: str) -> Iterator[list[str]]:
                 batch, size = [], 0
         if batch:
             yield batch
-            bar.update(sum(len(line.encode()) for line in batch))
 
 
 def tokenise(path: Path, split: Split, tokenizer: Tokenizer, official: Mapping[str, Any]) -> TokenFile:
-    """Tokenises `split` into the token file `path`, counting and hashing the text on the way.
+    """Tokenises `split` into the token file `path`, counting and hashing the text on the way, and says on
+    stderr what it lacks.
 
     Its info has no "words" and "bytes" where the tokens do not hold the text: see CHANGED.
 
     official  what the info of the whole official split says ("words", "sha256", ...); "complete" is whether
               all of it agrees, None when there is nothing to compare with
     """
-    counts = {"words": 0, "lines": 0, "bytes": 0, "changed_lines": 0}
-    sha256 = hashlib.sha256()
+    info: dict[str, Any] = {"tokens": 0, "words": 0, "lines": 0, "bytes": 0, "changed_lines": 0}
+    sha256, cores = hashlib.sha256(), os.cpu_count() or 1
+    pending: deque[Future[np.ndarray]] = deque()
+    changes = list[int]()  # lines that do not come back from their ids, of each batch
 
-    def encode(text: str, lines: list[str]) -> tuple[np.ndarray, int]:
-        """(ids, how many of the lines do not come back from them)."""
+    def encode(lines: list[str], text: str) -> np.ndarray:
         if tokenizer.by_line:
-            return tokenizer.encode_each(lines), 0
+            return tokenizer.encode_each(lines)
         ids = tokenizer.encode_each([text])
         before, after = text.split("\n"), tokenizer.decode(ids).split("\n")
-        if len(before) != len(after):  # line ends are among what is lost
-            return ids, len(lines)
-        return ids, sum(a != b for a, b in zip(before, after))
+        same = len(before) == len(after)  # else line ends are among what is lost
+        changes.append(sum(a != b for a, b in zip(before, after)) if same else len(lines))
+        return ids
 
     def arrays() -> Iterator[np.ndarray]:
-        cores = os.cpu_count() or 1
-        pending: deque[Future[tuple[np.ndarray, int]]] = deque()
-
-        def next_ids() -> np.ndarray:
-            ids, changed = pending.popleft().result()
-            counts["changed_lines"] += changed
-            return ids
-
         with ThreadPoolExecutor(cores) as pool:
             for lines in read_batches(split, path.stem):
                 text = "".join(lines)
-                pending.append(pool.submit(encode, text, lines))
+                pending.append(pool.submit(encode, lines, text))
                 raw = text.encode()
                 sha256.update(raw)
-                counts["words"] += len(text.split())
-                counts["lines"] += raw.count(b"\n")
-                counts["bytes"] += len(raw)
+                counts = {"words": len(text.split()), "lines": raw.count(b"\n"), "bytes": len(raw)}
+                info.update({key: info[key] + count for key, count in counts.items()})
                 if len(pending) > 2 * cores:  # memory stays bounded, and no core waits for this loop
-                    yield next_ids()
-            while pending:
-                yield next_ids()
+                    yield pending.popleft().result()
+            yield from (pending.popleft().result() for _ in range(len(pending)))
 
     ids = write_tokens(path, arrays(), tokenizer.vocab_size)
-    info: dict[str, Any] = {"tokens": len(ids), **counts, "sha256": sha256.hexdigest()}
-    info["complete"] = all(info[key] == value for key, value in official.items()) if official else None
-    if counts["changed_lines"] > CHANGED * counts["lines"]:
+    info |= {"tokens": len(ids), "changed_lines": sum(changes), "sha256": sha256.hexdigest()}
+    other = [f"{key} {info[key]} of {value}" for key, value in official.items() if info[key] != value]
+    info["complete"] = not other if official else None
+    if other:
+        print(f"{path.stem} is partial: {', '.join(other)}", file=sys.stderr)
+    if changed := info["changed_lines"]:
+        print(
+            f"{path.stem}: {changed:,} of {info['lines']:,} lines do not come back from their tokens",
+            file=sys.stderr,
+        )
+    if changed > CHANGED * info["lines"]:
+        print(f"{path.stem}: so there is no perplexity a word, and no bits a byte", file=sys.stderr)
         del info["words"], info["bytes"]
     info |= {"length": split.length, "given": split.given} if split.length else {}
     info |= {"dropped": split.dropped, "absent": split.absent} if split.dropped else {}
     return TokenFile(ids, info, path)
-
-
-def report_split(name: str, info: Mapping[str, Any], official: Mapping[str, Any]) -> None:
-    """Says of a split, on stderr, what it lacks: a part of the official text, or lines that come back from
-    their tokens."""
-    if info["complete"] is False:
-        other = [f"{key} {info[key]} of {value}" for key, value in official.items() if info.get(key) != value]
-        print(f"{name} is partial: {', '.join(other)}", file=sys.stderr)
-    if changed := info.get("changed_lines", 0):
-        few = "bytes" in info
-        then = "few enough for" if few else "so there is no"
-        print(
-            f"{name}: {changed:,} of {info['lines']:,} lines do not come back from their tokens, {then} "
-            "perplexity a word and bits a byte",
-            file=sys.stderr,
-        )
-
-
-def summary(splits: Mapping[str, Mapping[str, Any]]) -> str:
-    """One line a split of a prepared folder."""
-    rows = []
-    for split, info in splits.items():
-        complete = {True: "complete", False: "partial", None: ""}[info["complete"]]  # None: no official text
-        units = (unit for unit in ("tokens", "words", "bytes") if unit in info)
-        sizes = " ".join(f"{info[unit]:>12,} {unit}" for unit in units)
-        rows.append(f"{split:<10} {sizes}  {complete}".rstrip())
-    return "\n".join(rows)

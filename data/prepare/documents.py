@@ -6,11 +6,11 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from common.errors import UserError, reading
 from common.hub import load
@@ -26,11 +26,7 @@ SPLIT_OF |= dict.fromkeys(("val", "valid", "validation", "dev"), "validation")
 csv.field_size_limit(2**31 - 1)
 
 
-class Document(NamedTuple):
-    name: str  # of its file, with its number in it, where there are several
-    lines: Iterable[str]  # each with its "\n"; a long one in pieces
-
-
+Document = Iterable[str]  # its lines, each with its "\n"; a long one in pieces
 Documents = Callable[[], Iterator[Document]]  # starts a fresh pass
 
 
@@ -79,11 +75,10 @@ def file_documents(files: list[Path], column: str, separator: str) -> Iterator[D
         kind = Path(path.name.removesuffix(".gz")).suffix
         if kind in TEXTS:
             parts = groupby(file_lines(path), lambda line: line.strip() == separator != "")
-            for i, lines in enumerate((lines for ends, lines in parts if not ends), 1):
-                yield Document(f"{path.name}:{i}" if i > 1 else path.name, lines)
+            yield from (lines for ends, lines in parts if not ends)
         else:
             values = {".jsonl": jsonl_values, ".csv": csv_values, ".parquet": parquet_values}[kind]
-            yield from column_documents(values(path, column), column, path.name, str(path))
+            yield from column_documents(values(path, column), column, str(path))
 
 
 # -----------------------------------------------------------------------------
@@ -105,8 +100,8 @@ def jsonl_values(path: Path, column: str) -> Iterator[Any]:
                     raise UserError(f"line {number} is no row: {error}") from None
                 seen |= dict.fromkeys(row)
                 yield value
-        if seen and column not in seen:
-            raise no_column(column, seen)
+        if seen:
+            check_column(column, seen)
 
 
 def csv_values(path: Path, column: str) -> Iterator[str]:
@@ -115,8 +110,7 @@ def csv_values(path: Path, column: str) -> Iterator[str]:
     with open_text(path) as file:
         rows = csv.reader(file, strict=True)
         names = next(rows, [])
-        if column not in names:
-            raise no_column(column, names)
+        check_column(column, names)
         for row in filter(None, rows):
             if len(row) != len(names):
                 at = f"the row that ends in line {rows.line_num}"
@@ -130,23 +124,24 @@ def parquet_values(path: Path, column: str) -> Iterator[Any]:
 
     with reading(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as raw:
         file = ParquetFile(raw)
-        if column not in file.schema_arrow.names:
-            raise no_column(column, file.schema_arrow.names)
+        check_column(column, file.schema_arrow.names)
         for batch in file.iter_batches(AT_ONCE, columns=[column]):
             yield from batch.column(0).to_pylist()
 
 
-def no_column(column: str, names: Iterable[str]) -> UserError:
-    return UserError(f"it has no column {column!r}, but {', '.join(map(repr, names))}: --column names one")
+def check_column(column: str, names: Collection[str]) -> None:
+    if column not in names:
+        known = ", ".join(map(repr, names))
+        raise UserError(f"it has no column {column!r}, but {known}: --column names one")
 
 
-def column_documents(values: Iterable[Any], column: str, name: str, where: str) -> Iterator[Document]:
+def column_documents(values: Iterable[Any], column: str, where: str) -> Iterator[Document]:
     """The text of each row; where it is null, there is none. UserError for any other value."""
     nulls = 0
-    for i, value in enumerate(values, 1):
+    for value in values:
         text = value.decode() if isinstance(value, bytes) else value
         if isinstance(text, str):
-            yield Document(f"{name}:{i}", bounded_lines(io.StringIO(text, newline="\n")))
+            yield bounded_lines(io.StringIO(text, newline="\n"))
         elif text is None:
             nulls += 1
         else:
@@ -174,7 +169,7 @@ def hub_documents(source: str, column: str) -> dict[str, Documents]:
         print(f"not read: the splits {', '.join(sorted(unused))} of {source}", file=sys.stderr)
 
     def documents(split: str) -> Iterator[Document]:
-        return column_documents(hub_values(columns[split], column), column, split, source)
+        return column_documents(hub_values(columns[split], column), column, source)
 
     return {split: partial(documents, split) for split in columns}
 

@@ -1,7 +1,6 @@
 """Lines of text: from files, in pieces where they are long, in batches."""
 
 import gzip
-from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,13 +21,6 @@ def open_text(path: Path) -> Iterator[IO[str]]:
     open_file = gzip.open if path.suffix == ".gz" else open
     with reading(path), open_file(path, "rt", encoding="utf-8-sig", newline="\n") as file:
         yield file
-
-
-def size_read(path: Path) -> int:
-    """The bytes that `open_text` gives of a file that is no .gz."""
-    with path.open("rb") as file:
-        marked = file.read(len(BOM_UTF8)) == BOM_UTF8
-    return path.stat().st_size - marked * len(BOM_UTF8)
 
 
 def file_lines(path: Path) -> Iterator[str]:

@@ -25,7 +25,7 @@ from common.files import real_path
 from common.hub import load
 from data.prepare.corpus import Contents, Corpus, PrepareConfig, Split
 from data.prepare.documents import hub_values, parquet_values
-from data.prepare.lines import file_lines, size_read
+from data.prepare.lines import file_lines
 
 HUB, CONFIG = "Salesforce/wikitext", "wikitext-103-v1"
 NAMES = {"train": "train", "validation": "valid", "test": "test"}  # ours and the hub's -> the original files'
@@ -97,7 +97,7 @@ def local_splits(folder: Path) -> dict[str, Split]:
     splits = {}
     for split, files in split_files(folder).items():
         if files[0].suffix == ".tokens":
-            splits[split] = Split(partial(file_lines, files[0]), size_read(files[0]))
+            splits[split] = Split(partial(file_lines, files[0]), files[0].stat().st_size)
         else:
             rows = [partial(parquet_values, file, "text") for file in files]
             splits[split] = Split(partial(original_lines, rows, files[0]))

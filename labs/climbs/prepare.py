@@ -77,9 +77,6 @@ class ClimbCorpus(SequenceCorpus):
     def truth(self, source: str, length: int) -> Sequences | None:
         return super().truth(source, length) if is_simulated(source) else None
 
-    def unusual_settings(self, source: str) -> str:
-        return super().unusual_settings(source) if is_simulated(source) else ""
-
     def folder_name(self, tokenizer: str, source: str) -> str:
         if is_simulated(source):
             return super().folder_name(tokenizer, source)

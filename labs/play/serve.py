@@ -30,7 +30,7 @@ from common.device import autocast, choose_dtype, float64_device, get_device, ge
 from common.errors import UserError
 from common.places import corpora
 from data.open import corpus_of, tokenizer_of
-from data.tokenizers import Tokenizer, added, ids_of
+from data.tokenizers import Tokenizer, ids_of, text_of_each
 from evaluate.decoding import Decoding, truncate
 from evaluate.sampling import entropies, generate, weight_draws
 from heads import Weights
@@ -110,7 +110,7 @@ class Playground:
         likely = likely[np.argsort(-p[likely].max(1), kind="stable")][: 2 * WORDS]
         begun, words = self.tokenizer.decode(ids).rstrip("\ufffd"), []
         for i in likely.tolist():
-            word = added([*ids[-TAIL:], i], self.tokenizer)[-1]
+            word = text_of_each([*ids[-TAIL:], i], self.tokenizer)[-1]
             then = begun + word if text else self.tokenizer.decode([i])
             words.append({"text": word, "then": then, "p": [float(f"{value:.4g}") for value in p[i]]})
         return {"words": words, "truth": known is not None}
@@ -135,7 +135,7 @@ class Playground:
                         values.append({"nll": -model.head.log_probs(hidden, draws)[0, new[-1]].item()})
                         if len(draws) > 1:
                             values[-1]["epistemic"] = entropies(model, hidden, draws)[2].item()
-            words = added([*start[-TAIL:], *new], self.tokenizer)[-LENGTH:]
+            words = text_of_each([*start[-TAIL:], *new], self.tokenizer)[-LENGTH:]
             texts.append([{"text": word, **value} for word, value in zip(words, values)])
         return {"texts": texts}
 

@@ -36,9 +36,6 @@ class GeneratedCorpus(Corpus):
     def same_source(self, asked: str, recorded: str) -> bool:
         return self.read_source(asked) == self.read_source(recorded)
 
-    def unusual_settings(self, source: str) -> str:
-        return " ".join(self.read_source(source)[1].unusual())
-
 
 def drawn_splits(
     draw: Callable[[int, tuple[int, ...]], Iterator[str]], settings: GeneratorSettings, **shape: int

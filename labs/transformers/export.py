@@ -34,6 +34,7 @@ from heads import Projection, Softmax
 from labs.transformers.card import card
 from labs.transformers.folder import to_transformers
 from labs.transformers.gpt2 import to_gpt2
+from labs.transformers.tokenizers import portable
 from labs.transformers.trunk import Pretrained, longest_text, to_causal
 from model import GPT, LanguageModel
 from training.checkpoint import writing
@@ -110,7 +111,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int, pad: str, s
     """Writes the tokenizer for AutoTokenizer, which never reads a special token out of a text and puts the id
     `start`, if there is one, before it. Prints a line where GPT-2's own files are not to be had."""
     try:
-        model = tokenizer.portable()
+        model = portable(tokenizer)
     except FileNotFoundError as e:
         print(f"the folder has no tokenizer ({e}): AutoTokenizer.from_pretrained('gpt2') is the one")
         return

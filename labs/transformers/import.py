@@ -25,8 +25,9 @@ from common.errors import UserError, first_line
 from common.files import locked
 from common.hub import offline
 from common.places import WORK
-from data.tokenizers import GPT2Tokenizer, Tokenizer, exported_tokenizer
+from data.tokenizers import GPT2Tokenizer, Tokenizer
 from labs.transformers.gpt2 import as_trunk, from_gpt2, is_computed, read_nanogpt
+from labs.transformers.tokenizers import exported_tokenizer
 from labs.transformers.trunk import TOLERANCE, distance, longest_text
 from model import build
 from training.checkpoint import holds_run, save, weights_digest

@@ -21,7 +21,6 @@ from data.tokenizers import (
     WordTokenizer,
     byte_level,
     byte_vocab,
-    exported_tokenizer,
     ids_of,
     read_tokenizer,
 )
@@ -30,6 +29,7 @@ from evaluate.metrics import bits_per_byte, perplexity
 from evaluate.scoring import score, with_epsilon
 from labs.transformers import card, export
 from labs.transformers.tests.exports import cache_of_code, exported, loaded, ones, texts, write_run  # noqa: F401
+from labs.transformers.tokenizers import exported_tokenizer
 from sample import generate
 from tables.store import Store
 from tests.fixtures import VOCAB, synthetic_text

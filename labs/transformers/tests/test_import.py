@@ -17,6 +17,7 @@ import eval_diversity
 from data.tokenizers import GPT2Tokenizer, WordTokenizer
 from data.tokens import open_tokens
 from labs.transformers.gpt2 import to_gpt2
+from labs.transformers.tokenizers import portable
 from tests.fixtures import VOCAB, prepare_folder
 from training.checkpoint import weights_digest
 from training.run import Run, find_run, load_model
@@ -262,7 +263,7 @@ def test_gpt2s_size_is_not_gpt2(tmp_path):
     words = WordTokenizer.of([f"w{i}" for i in range(50257)])
     words.save(tmp_path)
     assert beside() == words.fingerprint
-    GPT2Tokenizer().portable().save(str(tmp_path / "tokenizer.json"))
+    portable(GPT2Tokenizer()).save(str(tmp_path / "tokenizer.json"))
     assert beside() == "gpt2"
 
 

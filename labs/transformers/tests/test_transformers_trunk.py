@@ -24,6 +24,7 @@ from evaluate.scoring import score
 from evaluate.settings import run_seed
 from labs.transformers import export
 from labs.transformers.tests.exports import cache_of_code, loaded  # noqa: F401
+from labs.transformers.tokenizers import portable
 from model import build
 from tables.store import Store
 from tests.fixtures import VOCAB, log, same_tensors, weights
@@ -59,15 +60,15 @@ def make(folder: Path, tokens: Path, kind: str = "llama", start: bool = False, *
         for p in model.parameters():
             p.add_(torch.randn_like(p), alpha=0.05)
     model.save_pretrained(folder)
-    portable = load_tokenizer(tokens).portable()
+    backend = portable(load_tokenizer(tokens))
     special = {}
     if start:
         from tokenizers.processors import TemplateProcessing
 
-        first = portable.id_to_token(1)
-        portable.post_processor = TemplateProcessing(single=f"{first} $A", special_tokens=[(first, 1)])
+        first = backend.id_to_token(1)
+        backend.post_processor = TemplateProcessing(single=f"{first} $A", special_tokens=[(first, 1)])
         special = {"bos_token": first}
-    PreTrainedTokenizerFast(tokenizer_object=portable, **special).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=backend, **special).save_pretrained(folder)
     return model
 
 

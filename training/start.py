@@ -1,75 +1,19 @@
-"""How a run begins and goes on: its schedule, its seeds, its precision, weights to start from, and what a
-resumed run may change."""
+"""Starting from other weights: what init_from, finetune and partition_bias ask for."""
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from common.config import Dtype
-from common.device import DTYPES, Precision, choose_dtype
 from common.errors import UserError
+from config.defaults import TrainConfig
 from heads import project
 from model import LanguageModel
-from training.distributed import Processes
-from training.run import RESUMABLE, Run, RunConfig, difference, find_run, training_cost
-
-if TYPE_CHECKING:
-    from config.defaults import TrainConfig
+from training.run import Run, RunConfig, find_run, training_cost
 
 
-def learning_rate(c: "TrainConfig", step: int) -> float:
-    """Linear warm-up to learning_rate over warmup_steps, then a half cosine down to min_lr at
-    lr_decay_steps."""
-    end = c.lr_decay_steps or c.max_steps
-    if step < c.warmup_steps:
-        return c.learning_rate * (step + 1) / c.warmup_steps
-    ratio = min(1.0, (step - c.warmup_steps) / max(1, end - c.warmup_steps))
-    return c.min_lr + 0.5 * (1 + math.cos(math.pi * ratio)) * (c.learning_rate - c.min_lr)
-
-
-def derived_seed(*parts: int) -> int:
-    """One 62-bit seed from several numbers: randomness is a function of (seed, step, rank), so no generator
-    state is saved."""
-    out = 0
-    for p in parts:
-        out = (out * 0x5851F42D4C957F2D + p + 0x14057B7EF767814F) & (2**62 - 1)
-    return out
-
-
-def agreed_dtype(name: Dtype, begun: Dtype | None, procs: Processes) -> Precision:
-    """`choose_dtype` of rank 0, by its own device, for all processes."""
-    chosen = choose_dtype(name, procs.device, begun)
-    return chosen._replace(name=DTYPES[procs.broadcast(DTYPES.index(chosen.name))])
-
-
-# -----------------------------------------------------------------------------
-# Going on
-
-
-def refuse_other_run(last: Run, now: dict[str, Any]) -> None:
-    """UserError if `last` is not of the run that `now` asks to resume, as far as an earlier version has
-    recorded it. max_steps may be another where the cosine keeps its end, the names that its row has in tables
-    may not."""
-    end = "lr_decay_steps or max_steps"  # of the cosine
-    before, now = ({**c, end: c["lr_decay_steps"] or c["max_steps"]} for c in (last.record, now))
-    open_yet = {key for key, value in now.items() if value == "auto"}
-    named = {key for key in ("row", "overlay") if before[key]}
-    if changed := difference(before, now, but=RESUMABLE - named | {"lr_decay_steps"} | open_yet):
-        raise UserError(
-            f"cannot resume {last.path.parent}: it has another {changed}; "
-            f"--resume {last.path.parent} alone goes on as it began"
-        )
-
-
-# -----------------------------------------------------------------------------
-# Starting from other weights
-
-
-def sized_as_start(c: "TrainConfig") -> "TrainConfig":
+def sized_as_start(c: TrainConfig) -> TrainConfig:
     """The configuration of a training that goes on with the model of another run: what `finetune` asks for.
     block_size is its own, and its trunk_args stand beside the other's. UserError without init_from."""
     if not c.init_from:
