@@ -162,7 +162,7 @@ def test_a_value_is_the_text_that_stands_there(form, tmp_path):
     values += ["\x00\x7f", "\r\n.\r", "\ufeff", ""]
     for texts in (values, ["2020-01-01"] * 3):
         path = write_rows(tmp_path / form, texts)
-        assert ["".join(lines) for lines in file_documents([path], "text", "")] == texts
+        assert ["".join(document.lines) for document in file_documents([path], "text", "")] == texts
 
 
 def test_rows_beside_files(tmp_path):
@@ -298,6 +298,15 @@ def test_other_settings_of_the_command_are_refused(books, tmp_path):
     prepare(tmp_path, books, column="body")
     with pytest.raises(UserError, match="column 'body', not 'text'"):
         prepare(tmp_path, books, column="text")
+
+
+def test_the_documents_of_a_split_are_named(tmp_path, capsys):
+    write_rows(tmp_path / "s/rows.jsonl", TEXTS)
+    prepare(tmp_path, tmp_path / "s")
+    lines = dict(line.split(": ", 1) for line in capsys.readouterr().err.splitlines() if ": rows" in line)
+    contents = prepare(tmp_path, tmp_path / "s")
+    assert lines["train"] == "rows.jsonl:1, rows.jsonl:2, rows.jsonl:3 and 192 more"
+    assert lines["test"] == ", ".join(f"rows.jsonl:{i + 1}" for i in sorted(numbers(contents["test"])))
 
 
 # ---- a user's mistakes

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.errors import UserError, reading
 from common.hub import load
@@ -26,7 +26,11 @@ SPLIT_OF |= dict.fromkeys(("val", "valid", "validation", "dev"), "validation")
 csv.field_size_limit(2**31 - 1)
 
 
-Document = Iterable[str]  # its lines, each with its "\n"; a long one in pieces
+class Document(NamedTuple):
+    name: str  # of its file, with its number in it, where there are several
+    lines: Iterable[str]  # each with its "\n"; a long one in pieces
+
+
 Documents = Callable[[], Iterator[Document]]  # starts a fresh pass
 
 
@@ -75,10 +79,11 @@ def file_documents(files: list[Path], column: str, separator: str) -> Iterator[D
         kind = Path(path.name.removesuffix(".gz")).suffix
         if kind in TEXTS:
             parts = groupby(file_lines(path), lambda line: line.strip() == separator != "")
-            yield from (lines for ends, lines in parts if not ends)
+            for i, lines in enumerate((lines for ends, lines in parts if not ends), 1):
+                yield Document(f"{path.name}:{i}" if i > 1 else path.name, lines)
         else:
             values = {".jsonl": jsonl_values, ".csv": csv_values, ".parquet": parquet_values}[kind]
-            yield from column_documents(values(path, column), column, str(path))
+            yield from column_documents(values(path, column), column, path.name, str(path))
 
 
 # -----------------------------------------------------------------------------
@@ -135,13 +140,13 @@ def check_column(column: str, names: Collection[str]) -> None:
         raise UserError(f"it has no column {column!r}, but {known}: --column names one")
 
 
-def column_documents(values: Iterable[Any], column: str, where: str) -> Iterator[Document]:
+def column_documents(values: Iterable[Any], column: str, name: str, where: str) -> Iterator[Document]:
     """The text of each row; where it is null, there is none. UserError for any other value."""
     nulls = 0
-    for value in values:
+    for i, value in enumerate(values, 1):
         text = value.decode() if isinstance(value, bytes) else value
         if isinstance(text, str):
-            yield bounded_lines(io.StringIO(text, newline="\n"))
+            yield Document(f"{name}:{i}", bounded_lines(io.StringIO(text, newline="\n")))
         elif text is None:
             nulls += 1
         else:
@@ -169,7 +174,7 @@ def hub_documents(source: str, column: str) -> dict[str, Documents]:
         print(f"not read: the splits {', '.join(sorted(unused))} of {source}", file=sys.stderr)
 
     def documents(split: str) -> Iterator[Document]:
-        return column_documents(hub_values(columns[split], column), column, source)
+        return column_documents(hub_values(columns[split], column), column, split, source)
 
     return {split: partial(documents, split) for split in columns}
 

@@ -43,7 +43,7 @@ def divided(
     sizes, hashes = array("q"), array("Q")
     for document in progress_bar(documents(), "sizes", unit=" documents"):
         size, sha256 = 0, hashlib.sha256()
-        for line in document:
+        for line in document.lines:
             raw = line.encode()
             size += len(raw)
             sha256.update(raw)
@@ -77,7 +77,7 @@ def part_of(documents: Documents, size: int, start: float, stop: float) -> Itera
 
     def lines() -> Iterator[str]:
         at, piece = 0, max(64, size // 400)
-        for line in chain.from_iterable(documents()):
+        for line in chain.from_iterable(document.lines for document in documents()):
             while line:
                 end = len(line)
                 if end > max(64, size // 50):
@@ -87,4 +87,4 @@ def part_of(documents: Documents, size: int, start: float, stop: float) -> Itera
                 at += len(line[:end].encode())
                 line = line[end:]
 
-    yield lines()
+    yield Document("", lines())

@@ -28,7 +28,6 @@ if __name__ == "__main__":
 
 import re
 from collections.abc import Iterator
-from functools import partial
 
 from common.config import Text, cli, read
 from common.errors import UserError
@@ -39,6 +38,7 @@ from data.prepare.splits import three_splits
 from data.tokens import SPLITS
 
 ON_HUB = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")  # owner/name, perhaps with a configuration
+NAMED = 3  # documents of a split, on the screen
 
 
 @dataclass
@@ -75,26 +75,46 @@ class TextCorpus(Corpus):
             raise FileNotFoundError(
                 f"source {c.source!r}: give a file or folder of text, or owner/name of a data set on the hub"
             )
-        splits = three_splits(source, pools)
-        return Contents(source, {k: Split(partial(joined, source, k, splits[k])) for k in SPLITS})
+        texts = {split: Joined(source, split, d) for split, d in three_splits(source, pools).items()}
+
+        def report(_: object) -> None:
+            for text in texts.values():
+                text.report()
+
+        return Contents(source, {split: Split(texts[split].lines) for split in SPLITS}, finish=report)
 
 
-def joined(source: str, split: str, documents: Documents) -> Iterator[str]:
+class Joined:
     """The text of a split: its documents, each ended by a line end, with a blank line between two."""
-    between = ""
-    for document in documents():
-        line, before = "", between
-        for line in document:
-            if before:
-                yield before
-                before = ""
-            yield line
-        if line:
-            between = "\n" if line.endswith("\n") else "\n\n"
-    if not between:
-        raise UserError(f"source {source} has no text for {split}: three splits need some")
-    if between == "\n\n":
-        yield "\n"
+
+    def __init__(self, source: str, split: str, documents: Documents):
+        self.source, self.split, self.documents = source, split, documents
+        self.count, self.first = 0, list[str]()  # of the documents with text, as of the last pass
+
+    def lines(self) -> Iterator[str]:
+        self.count, self.first, between = 0, [], ""
+        for document in self.documents():
+            line = ""
+            for line in document.lines:
+                if between:
+                    yield between
+                    between = ""
+                yield line
+            if line:
+                between = "\n" if line.endswith("\n") else "\n\n"
+                self.count += 1
+                self.first += [document.name] * (self.count <= NAMED)
+        if not self.count:
+            raise UserError(f"source {self.source} has no text for {self.split}: three splits need some")
+        if between == "\n\n":
+            yield "\n"
+
+    def report(self) -> None:
+        """Says which documents they are; nothing of the parts of one."""
+        more = f" and {self.count - NAMED:,} more" * (self.count > NAMED)
+        alone = ": one document says little about others" * (self.count == 1 and self.split == "validation")
+        if any(self.first):
+            print(f"{self.split}: {', '.join(self.first)}{more}{alone}", file=sys.stderr)
 
 
 corpus = TextCorpus(__file__, OwnTextConfig)
