@@ -75,11 +75,12 @@ class TextCorpus(Corpus):
             raise FileNotFoundError(
                 f"source {c.source!r}: give a file or folder of text, or owner/name of a data set on the hub"
             )
+        chosen = {"train", "validation"} <= pools.keys()  # by whoever made the source
         texts = {split: Joined(source, split, d) for split, d in three_splits(source, pools).items()}
 
         def report(_: object) -> None:
             for text in texts.values():
-                text.report()
+                text.report(warn=text.split == "validation" and not chosen)
 
         return Contents(source, {split: Split(texts[split].lines) for split in SPLITS}, finish=report)
 
@@ -109,10 +110,10 @@ class Joined:
         if between == "\n\n":
             yield "\n"
 
-    def report(self) -> None:
+    def report(self, warn: bool) -> None:
         """Says which documents they are; nothing of the parts of one."""
         more = f" and {self.count - NAMED:,} more" * (self.count > NAMED)
-        alone = ": one document says little about others" * (self.count == 1 and self.split == "validation")
+        alone = ": one document says little about others" * (warn and self.count == 1)
         if any(self.first):
             print(f"{self.split}: {', '.join(self.first)}{more}{alone}", file=sys.stderr)
 
