@@ -359,7 +359,9 @@ class Search:
             best = best_of(trials)
             if best is None or len(trials) < count:
                 few = f"{len(trials)} of {count} trials"
-                raise UserError(f"{self.store.path}: no best point yet of {name_of(row)} ({few}): --search")
+                raise UserError(
+                    f"{self.store.path} has no best point of {name_of(row)} yet ({few}): --search"
+                )
             if not c.tuning:
                 job = self.job(row, first, best["trial"], best["point"])
                 self.check(best, job)
