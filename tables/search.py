@@ -116,10 +116,10 @@ def trials_in(store: Store) -> list[Row]:
 def trials_store(c: TableConfig, store: Store) -> Store:
     """Where a table's best points are: `tuning`, its own store or, as long as that has no search, the
     repository's results/NAME.jsonl: so a row is repeated elsewhere at the point of the table there."""
+    if c.tuning:
+        return Store(Path(c.tuning))
     committed = Store(CODE / "results" / f"{c.name}.jsonl")
-    if c.tuning or store.rows(NAME) or not committed.rows(NAME):
-        return Store(Path(c.tuning)) if c.tuning else store
-    return committed
+    return store if store.rows(NAME) or not committed.rows(NAME) else committed
 
 
 def trials_of(rows: Iterable[Row], row: str, count: float = math.inf) -> list[Row]:
@@ -358,10 +358,8 @@ class Search:
             trials, count = self.trials_of(row), c.trials if self.space(row) else 1
             best = best_of(trials)
             if best is None or len(trials) < count:
-                few = f"{len(trials)} of {count} trials"
-                raise UserError(
-                    f"{self.store.path} has no best point of {name_of(row)} yet ({few}): --search"
-                )
+                few = f"{name_of(row)} has {len(trials)} of {count} trials"
+                raise UserError(f"{self.store.path}: {few}, and no best point yet: --search makes them")
             if not c.tuning:
                 job = self.job(row, first, best["trial"], best["point"])
                 self.check(best, job)
