@@ -24,171 +24,103 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from common.config import cli, read
 from common.errors import UserError
 from common.files import beside
-from tables import figures, ratios, search
+from tables import figures, ratios
 from tables.find import find_measure
-from tables.jobs import (
-    ByName,
-    Job,
-    name_of,
-    note_changed_heads,
-    prepare_data,
-    show_commands,
-    sources_first,
-    used_by,
-)
-from tables.measure import (
-    Measure,
-    common_fields,
-    evaluate,
-    exit_code,
-    in_order,
-    kept_rows,
-    measure_runs,
-    show,
-)
-from tables.names import check_apart
-from tables.search import Search, trials_in
+from tables.jobs import jobs_of, note_changed_heads, prepare_data, ready, show_commands, state, to_train
+from tables.measure import common_fields, evaluate, exit_code, in_order, kept_rows, measure_runs, show
+from tables.search import Search, trials_in, trials_store
+from tables.search import view as search_view
 from tables.settings import TableConfig
 from tables.store import Row, Store
 from tables.workers import TrainingsStopped, train_all
-from training import checkpoint
-
-# -----------------------------------------------------------------------------
-# What is to do
-
-
-def jobs_of(c: TableConfig, store: Store) -> list[Job]:
-    """Each row with each seed. UserError for a row that cannot be, or is there twice."""
-    trials = Search(c, search.trials_store(c, store) if c.tuned else store)
-    if c.tuned and not c.tuning and trials.store is not store:
-        print(f"at the best points of {trials.store.path}", file=sys.stderr)
-    points = trials.best_points() if c.tuned else {name: [] for name in trials.names}
-    jobs = []
-    for seed in c.seeds:
-        first = None
-        for name, row in zip(trials.names, c.rows):
-            job = Job.make(row, seed, c, first, points[name])
-            first = first or job
-            jobs.append(job)
-    check_apart(job.out.name for job in jobs)
-    return jobs
-
-
-def has_row(job: Job, rows: ByName) -> bool:
-    """Whether a job without a folder has its row, of the whole training."""
-    row = rows.get(job.out.name, {})
-    if job.started or "training" not in row or "problem" in row:
-        return False
-    return row.get("step") == job.wanted["max_steps"] and not job.differs(row["training"], rows)
-
-
-def to_train(jobs: list[Job], rows: ByName) -> list[Job]:
-    """The jobs that are not over and have no row; and those without a folder that they start from."""
-    gone = [job for job in jobs if not job.result()]
-    todo = [job for job in gone if not has_row(job, rows)]
-    while needed := [j for j in gone if j not in todo and any(j.out in used_by(other) for other in todo)]:
-        todo += needed
-    return [job for job in gone if job in todo]
-
-
-# -----------------------------------------------------------------------------
-# The table
+from training.checkpoint import find_checkpoint
 
 
 def table(c: TableConfig, store: Store) -> int:
     """Trains what is not there, measures it, and writes the views; the exit code. TrainingsStopped at a
     signal."""
-    # All that can be wrong is found before any training
-    measure, jobs = find_measure(c.measure), jobs_of(c, store)
-    prepare_data([job for job in jobs if job.wanted["source"]])  # the digest tells which rows are kept
-    config = config_of_measure(measure, c, [str(job.out) for job in jobs])
+    # What is to do. All that can be wrong is found before any training
+    measure, out = find_measure(c.measure), Path(c.results) / c.name
+    trials = trials_store(c, store) if c.tuned else store
+    jobs = jobs_of(c, Search(c, trials).best_points() if c.tuned else {})
+    prepare_data(job for job in jobs if job.wanted["source"])  # whose digest tells which rows are kept
+    runs = [str(job.out) for job in jobs]
+    config = read(measure.config, [*runs, *shlex.split(c.evaluate), f"--out={out}"])
     settings = measure.check(config, [job.wanted for job in jobs])
     kept = kept_rows(store, measure, settings)
-    pace = ratios.pace_of(Path(c.cost), name_of(c.rows[0])) if c.cost else {}
     if c.commands:
         show_commands(to_train(jobs, kept))
         return 0
 
-    # Training; a source that was trained anew may decide that a row does not count any more
-    prepare_data(to_train(jobs, kept))
+    # Training. A source that was trained anew may decide that a row does not count any more
     while todo := to_train(jobs, kept):
-        sources, others = sources_first(todo)
-        train_all(sources or others, c.jobs)
-    results = {job.out.name: result for job in jobs if (result := job.result())}
-    without = [job.out.name for job in jobs if job.out.name not in results and has_row(job, kept)]
-    if without:
-        print(f"{len(without)} of {len(jobs)} rows are kept from {store.path}, without a folder", flush=True)
+        prepare_data(todo)
+        train_all(ready(todo), c.jobs)
 
     # Measuring
-    trained = [job for job in jobs if "nll" in results.get(job.out.name, {})]
-    diverged = [
-        {"name": job.out.name, **job.fields, **results[job.out.name]}
-        for job in jobs
-        if "problem" in results.get(job.out.name, {})
-    ]
+    left = [(job, *state(job, kept)) for job in jobs]
+    diverged = [{"name": job.name, **job.fields, **row} for job, what, row in left if what == "diverged"]
+    at = [f"{job.name}={find_checkpoint(job.out, 'last')}" for job, what, _ in left if what == "trained"]
+    if alone := sum(what == "kept" for _, what, _ in left):
+        print(f"{alone} of {len(jobs)} rows are kept from {store.path}, without a folder", flush=True)
     new: list[Row] = []
-    if trained:
-        at = [f"{job.out.name}={checkpoint.find_checkpoint(job.out, 'last')}" for job in trained]
-        # as checked for all rows: one that is not finished may read less than the others
+    if at:
+        # as checked for all rows: those that are measured now may read more than the others
         agreed = {"block_size": settings["block_size"]} if hasattr(config, "block_size") else {}
         session = measure.session(replace(config, checkpoints=at, **agreed))
-        new = measure_runs(measure, session, store, {job.out.name: job.fields for job in jobs})
+        new = measure_runs(measure, session, store, {job.name: job.fields for job in jobs})
         settings = session.settings
-    elif not without:
-        names = ", ".join(row["name"] for row in diverged)
-        raise UserError("no run of this table is finished" + (f"; diverged: {names}" if names else ""))
-
-    if not trained and kept:
+    elif kept:
         settings = next(iter(kept.values()))["settings"]
-    still_alike = partial(kept_rows, store, measure, settings)
+    else:
+        names = ", ".join(row["name"] for row in diverged)
+        raise UserError(f"no run of this table has numbers; diverged: {names}")
+    still_alike = partial(kept_rows, store, measure, settings)  # another table may write there, too
     store.put([{**common_fields(measure, settings), **row} for row in diverged], still_alike)
-    code = exit_code([*new, *diverged])
-    shown = in_order(store, measure, [job.out.name for job in jobs])
-    show_table(c, store, measure, shown, pace)
-    return code
 
-
-def show_table(
-    c: TableConfig, store: Store, measure: Measure, rows: list[Row], pace: dict[str, float]
-) -> None:
-    """Prints and writes the views of the table's `rows`, also of those that were not asked for now; of a
-    tuned one also the ratios to its first row."""
-    out = Path(c.results) / c.name
+    # Showing, also rows that were not asked for now; of a tuned table also the ratios to its first row
+    rows = in_order(store, measure, [job.name for job in jobs])
     note_changed_heads(rows)
     show(measure, store, rows, out, c)
-    names = {name_of(row) for row in c.rows} | {row.get("row") for row in rows}
-    known = trials_in(search.trials_store(c, store)) if c.tuned else []
-    trials = [t for t in known if t["row"] in names and t["trial"] < c.trials]
-    if trials and (found := ratios.compare(rows, trials)).best:
-        drawn = figures.write(ratios.forest(found), beside(out, ".ratios"), c.figures)
-        view = ratios.view(found, ratios.costs(rows, found.first, pace))
-        print("", view.markdown, *drawn, sep="\n")
-        view.write(beside(out, ".ratios"))
+    if c.tuned:
+        show_ratios(c, rows, trials)
+    return exit_code([*new, *diverged])
 
 
-def config_of_measure(measure: Measure, c: TableConfig, runs: list[str]) -> Any:
-    """The measure's own configuration. UserError for a flag in `evaluate` that it does not take."""
-    return read(measure.config, [*runs, *shlex.split(c.evaluate), f"--out={Path(c.results) / c.name}"])
+def show_ratios(c: TableConfig, rows: list[Row], store: Store) -> None:
+    """Prints and writes each row's perplexity over the first row's; `store`: of the trials."""
+    names = {row.get("row") for row in rows}
+    trials = [t for t in trials_in(store) if t["row"] in names and t["trial"] < c.trials]
+    if not trials or not (found := ratios.compare(rows, trials)).best:
+        return
+    out = beside(Path(c.results) / c.name, ".ratios")
+    drawn = figures.write(ratios.forest(found), out, c.figures)
+    pace = ratios.pace_of(Path(c.cost), found.first) if c.cost else {}
+    view = ratios.view(found, ratios.costs(rows, found.first, pace))
+    print("", view.markdown, *drawn, sep="\n")
+    view.write(out)
 
 
-def searched(c: TableConfig, store: Store) -> int:
-    """The search of --search; the exit code. TrainingsStopped at a signal."""
-    config_of_measure(find_measure(c.measure), c, ["run"])  # UserError for what the table could not take
+def search(c: TableConfig, store: Store) -> int:
+    """Searches each row's best point, and writes the view of the trials; the exit code. TrainingsStopped at a
+    signal."""
+    jobs_of(replace(c, seeds=[c.tune_seed]))  # UserError for a row that cannot be, before any training
     trials = Search(c, store)
-    trials.check()
     if c.commands:
         show_commands(trials.to_do())
         return 0
+    note_changed_heads(trials.trials.values())
     try:
-        trials.run()
+        while todo := trials.to_do():
+            prepare_data(todo)
+            train_all(ready(todo), c.jobs, trials.record)
     finally:
-        if trials.kept:
-            view = search.view(trials_in(store))
+        if trials.trials:
+            view = search_view([*trials.trials.values()])
             view.write(beside(Path(c.results) / c.name, ".tune"))
             print("", view.markdown, sep="\n")
     return 0
@@ -204,13 +136,11 @@ def main(argv: list[str]) -> int:
     if run := next((a for a in rest if not a.startswith("-") and Path(a).is_dir()), ""):
         raise UserError(f"{run} is a folder: of runs give --measure=NAME, or python eval_diversity.py {run}")
     c = read(TableConfig, argv, __doc__)
-    if c.search and "--tuned" in argv:
-        raise UserError("tuned: --search makes the trials; the table at their best points is another command")
     if not c.rows:
         raise UserError("rows: give the file that has them, such as config/tables/heads.py")
     store = Store.beside(Path(c.results) / c.name)
     try:
-        return searched(c, store) if c.search else table(c, store)
+        return search(c, store) if c.search else table(c, store)
     except TrainingsStopped as e:
         print("stopped; what is trained is saved: run it again to go on", file=sys.stderr)
         return 128 + e.args[0]

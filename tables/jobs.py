@@ -3,11 +3,11 @@
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from common.config import read, with_defaults
 from common.errors import UserError, checking
@@ -19,94 +19,78 @@ from data.tokenizers import tokenizer_name
 from data.tokens import read_made
 from heads import head_changed
 from tables.measure import training_of
+from tables.names import check_apart
 from tables.settings import TableConfig
 from tables.store import Row
-from training import checkpoint
+from training.checkpoint import holds_run
 from training.run import RESUMABLE, Run, difference
 from training.text import lab_of, with_task_defaults
 
-ByName = dict[str, Row]  # the rows of a measure, or the trials of a search
+State = Literal["new", "begun", "trained", "diverged", "kept"]
+OVER = ("trained", "diverged")
 
 
 @dataclass(frozen=True)
 class Job:
-    """One training: `arguments` of train.py.
+    """One training: its folder, the arguments of train.py, and what a row says of its place in the table."""
 
-    In a row's flags {runs}, {overlay} and {seed} are the job's, {first} is the first row's checkpoint (its
-    `last`) and {gain} the first row's gain: --teacher={first}.
-    """
-
-    row: str
-    overlay: str
-    seed: int
     out: Path
     arguments: tuple[str, ...]
-    trial: int = 0  # of a search, which trains at this point
-    point: dict[str, float] = field(default_factory=dict)
+    fields: Row = field(default_factory=dict)
 
     @classmethod
     def make(
         cls,
+        c: TableConfig,
         row: str,
         seed: int,
-        c: TableConfig,
         first: "Job | None" = None,
-        point_flags: Sequence[str] = (),
+        flags: Sequence[str] = (),
         end: str = "",
-        **trial: Any,
+        **fields: Any,
     ) -> "Job":
-        """The job of a row: its config file, the overlay, the table's flags, its own, and those of the point
-        that a search has found. `end` of its name. UserError for a {word} that nothing fills in."""
+        """The job of a row: its config file, the overlay, the table's flags, its own, then `flags`. Its name
+        has this `end`.
+
+        In the row's flags {runs}, {overlay} and {seed} are the job's, {first} is the first row's checkpoint
+        (its `last`) and {gain} the first row's gain: --teacher={first}. UserError for another {word}.
+        """
         name, *own = shlex.split(row)
         out = Path(c.runs) / f"{name}-{c.overlay}-{seed}{end}"
-        filled = {"runs": Path(c.runs), "overlay": c.overlay, "seed": seed}
-        if first is not None and uses_first(row):
-            filled |= {"first": first.out / "last", "gain": first.wanted["gain"]}
-        flags = [*shlex.split(c.flags), *own]
-        if taken := {flag.partition("=")[0] for flag in flags} & {"--seed", "--name", "--out_dir", "--row"}:
+        values = {"runs": Path(c.runs), "overlay": c.overlay, "seed": seed}
+        if first is not None:
+            values |= {"first": first.out / "last", "gain": first.wanted["gain"]}
+
+        def fill(word: re.Match) -> str:
+            if word[1] not in values:
+                raise UserError(f"{word[0]} in rows ({row!r}) or flags is not filled in")
+            return str(values[word[1]])
+
+        own = [re.sub(r"\{(\w+)\}", fill, flag) for flag in (*shlex.split(c.flags), *own)]
+        if taken := {flag.partition("=")[0] for flag in own} & {"--seed", "--name", "--out_dir", "--row"}:
             raise UserError(f"{min(taken)} in rows ({row!r}) or flags: the table gives it to each run")
-        for key, value in filled.items():
-            flags = [flag.replace(f"{{{key}}}", str(value)) for flag in flags]
-        if left := re.search(r"\{\w+\}", " ".join(flags)):
-            raise UserError(f"{left[0]} in rows ({row!r}) or flags is not filled in")
         files = [f"config/{c.config or name}.py", f"config/{c.overlay}.py"]
         itself = [f"--row={name}"] if c.config else []
         itself += [f"--seed={seed}", f"--name={out.name}", f"--out_dir={out}"]
-        return cls(name, c.overlay, seed, out, (*files, *flags, *point_flags, *itself), **trial)
+        fields = {"row": name, "overlay": c.overlay, "seed": seed, **fields}
+        return cls(out, (*files, *own, *flags, *itself), fields)
 
     @property
-    def fields(self) -> Row:
-        """What a row of it says of its place in the table."""
-        return {"row": self.row, "overlay": self.overlay, "seed": self.seed}
-
-    @property
-    def started(self) -> bool:
-        return checkpoint.holds_run(self.out)
+    def name(self) -> str:
+        return self.out.name
 
     @cached_property
     def wanted(self) -> dict[str, Any]:
+        """The configuration that is asked for. UserError for one that cannot be."""
         return vars(with_task_defaults(read(TrainConfig, list(self.arguments))))
 
-    def result(self) -> Row | None:
-        """What is left of it if it is over; None if it is still to be trained.
+    @property
+    def sources(self) -> set[Path]:
+        """The folders of the runs that it starts from or learns from."""
+        taught = self.wanted["teacher"] if self.wanted["labels"] != "true" else ""
+        return {run_folder(path) for path in (taught, self.wanted["init_from"]) if path}
 
-        Its `training`, and the `nll` (nats a token) that judged it or, if it diverged, the `problem`: it
-        would again. UserError for a folder with another training.
-        """
-        last = (entries(self.out) or [{}])[-1]
-        if "diverged" in last and not self.differs(last["config"]):  # there may be no checkpoint of it
-            problem = f"its training diverged: {last['diverged']}"
-            return {"training": training_of(last["config"]), "problem": problem}
-        if not self.started:
-            return None
-        ckpt = Run(self.out, "last")
-        if found := self.differs(ckpt.record):
-            raise UserError(f"{self.out} was trained with another {found}: move it away")
-        if ckpt.progress.step < self.wanted["max_steps"] or not ckpt.progress.val:
-            return None  # a signal may have come before its last evaluation
-        return {"training": training_of(ckpt.record), "nll": ckpt.progress.best["nll"]}
-
-    def differs(self, training: dict[str, Any], rows: ByName | None = None) -> str:
+    def differs(self, training: dict[str, Any], rows: Mapping[str, Row] = {}) -> str:
         """The first key in which a recorded configuration is not what is asked for, with both values; or "".
 
         What another run gave it counts by the hash of that run's weights, as far as it is known: from its
@@ -116,48 +100,87 @@ class Job:
         # a run may have taken whatever "auto" was where it was begun
         but = RESUMABLE - {"max_steps"} | {key for key, value in wanted.items() if value == "auto"}
         now = {
-            "teacher_weights": weights_of(wanted["teacher"], rows or {}),
-            "init_weights": weights_of(wanted["init_from"], rows or {}),
+            "teacher_weights": weights_of(wanted["teacher"], rows),
+            "init_weights": weights_of(wanted["init_from"], rows),
             "data_sha256": data_of(wanted),
         }
         known = {key: digest for key, digest in now.items() if digest and training.get(key)}
         return difference(portable(training), portable(wanted), but) or difference(training, known)
 
 
+def state(job: Job, rows: Mapping[str, Row] = {}) -> tuple[State, Row]:
+    """What is left of a job, and what a row says of it. Asking changes nothing.
+
+    new       nothing
+    begun     a checkpoint, from which --resume goes on
+    trained   the last checkpoint: its `training`, and the `nll` (nats a token) that judged it
+    diverged  a log that ends so: its `training`, and the `problem`. It would diverge again
+    kept      no folder, but its row among `rows`, of the whole training
+
+    UserError for a folder with another training.
+    """
+    last = (entries(job.out) or [{}])[-1]
+    if "diverged" in last and not job.differs(last["config"]):  # there may be no checkpoint of it
+        problem = f"its training diverged: {last['diverged']}"
+        return "diverged", {"training": training_of(last["config"]), "problem": problem}
+    if holds_run(job.out):
+        run = Run(job.out, "last")
+        if found := job.differs(run.record):
+            raise UserError(f"{job.out} was trained with another {found}: move it away")
+        if run.progress.step < job.wanted["max_steps"] or not run.progress.val:
+            return "begun", {}  # a signal may have come before its last evaluation
+        return "trained", {"training": training_of(run.record), "nll": run.progress.best["nll"]}
+    row = rows.get(job.name, {})
+    if "training" not in row or "problem" in row or job.differs(row["training"], rows):
+        return "new", {}
+    steps = job.wanted["max_steps"]
+    return ("kept", row) if row.get("step", steps) == steps else ("new", {})
+
+
 # -----------------------------------------------------------------------------
-# Rows
+# Rows, and what is to do
 
 
 def name_of(row: str) -> str:
     """The name of a row, which its flags follow."""
-    name, *_ = shlex.split(row)
-    return name
+    return shlex.split(row)[0]
 
 
-def uses_first(row: str) -> bool:
-    return "{first}" in row or "{gain}" in row
+def jobs_of(c: TableConfig, points: Mapping[str, Sequence[str]] = {}) -> list[Job]:
+    """Each row with each seed, and the flags of its point. UserError for one that cannot be, or is there
+    twice."""
+    jobs: list[Job] = []
+    for seed in c.seeds:
+        first = None
+        for row in c.rows:
+            jobs.append(Job.make(c, row, seed, first, points.get(name_of(row), ())))
+            first = first or jobs[-1]
+    check_apart(job.name for job in jobs)
+    for job in jobs:
+        job.wanted
+    return jobs
 
 
-def used_by(job: Job) -> set[Path]:
-    """The folders of the runs that `job` starts from, or that teach it."""
-    wanted = job.wanted
-    taught = wanted["teacher"] if wanted["labels"] != "true" else ""
-    return {run_folder(name) for name in (taught, wanted["init_from"]) if name}
+def to_train(jobs: Sequence[Job], rows: Mapping[str, Row]) -> list[Job]:
+    """The jobs of which nothing whole is left, and the kept ones whose folder these need."""
+    states = [state(job, rows)[0] for job in jobs]
+    todo = [job for job, left in zip(jobs, states) if left in ("new", "begun")]
+    kept = [job for job, left in zip(jobs, states) if left == "kept"]
+    while needed := [k for k in kept if k not in todo and any(k.out in job.sources for job in todo)]:
+        todo += needed
+    return [job for job in jobs if job in todo]
 
 
-def sources_first(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
-    """(those that others start from or that teach them, the others)."""
-    used = {folder for job in jobs for folder in used_by(job)}
-    return [j for j in jobs if j.out in used], [j for j in jobs if j.out not in used]
+def ready(jobs: Sequence[Job]) -> list[Job]:
+    """The jobs that need none of the others."""
+    folders = {job.out for job in jobs}
+    return [job for job in jobs if not job.sources & folders] or [*jobs]
 
 
 def show_commands(jobs: Sequence[Job]) -> None:
-    """One line a job, for whatever starts them; those that others need come first."""
-    first, rest = sources_first(jobs)
-    if first and rest:
-        print(f"# finish the first {len(first)} lines before the rest, which needs them", file=sys.stderr)
-    for job in (*first, *rest):
-        resume = ["--resume"] if job.started else []
+    """A line for each training that can start now, for whatever starts it."""
+    for job in ready(jobs):
+        resume = ["--resume"] if state(job)[0] == "begun" else []
         print(as_installed_command(shlex.join(["python", "train.py", *job.arguments, *resume])))
 
 
@@ -189,23 +212,13 @@ def run_folder(path: str) -> Path:
     return folder.parent if folder.name in ("last", "best") else folder
 
 
-def weights_of(run: str, rows: ByName) -> str | None:
-    """SHA-256 of the weights that start or teach others from `run`.
-
-    From its folder or, where the folder is gone, from its row; None if neither is there.
-    """
-    if not run:
-        return None
+def weights_of(run: str, rows: Mapping[str, Row]) -> str | None:
+    """SHA-256 of the weights of `run`: from its folder or, where that is gone or no run of ours, from its
+    row; None if neither is there."""
     try:
-        weights = checkpoint.find_checkpoint(run)
-        return _digest(weights, (weights / "model.safetensors").stat().st_mtime_ns)
-    except OSError:
+        return Run(run).weights_sha256 if run else None
+    except (OSError, UserError):
         return rows.get(run_folder(run).name, {}).get("weights_sha256")
-
-
-@cache
-def _digest(path: Path, changed: int) -> str:
-    return checkpoint.weights_digest(path)  # once for all the jobs that start from these weights
 
 
 def data_of(config: dict[str, Any], folder: str = "") -> str | None:
@@ -221,10 +234,9 @@ def data_of(config: dict[str, Any], folder: str = "") -> str | None:
         return None
 
 
-def prepare_data(jobs: Sequence[Job]) -> None:
+def prepare_data(jobs: Iterable[Job]) -> None:
     """Prepares what `jobs` are trained on. UserError for what cannot be: once, and not job by job."""
     wanted = [job.wanted for job in jobs if not job.wanted["data"]]
-    corpora = [(w["dataset"], w["tokenizer"], w["source"]) for w in wanted]
-    for dataset, tokenizer, source in dict.fromkeys(corpora):
-        if lab_of(dataset) is None:  # a lab's data have no tokens to prepare: its measure has opened them
-            prepared(dataset, tokenizer, source)
+    for corpus in dict.fromkeys((w["dataset"], w["tokenizer"], w["source"]) for w in wanted):
+        if lab_of(corpus[0]) is None:  # a lab's data have no tokens to prepare: its measure has opened them
+            prepared(*corpus)

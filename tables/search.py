@@ -24,19 +24,17 @@ from common.errors import UserError, reading
 from common.places import CODE, commit, find
 from config.defaults import TrainConfig
 from evaluate.metrics import perplexity
-from tables.jobs import ByName, Job, name_of, note_changed_heads, sources_first, uses_first
-from tables.names import check_apart
+from tables.jobs import OVER, Job, name_of, state, to_train
 from tables.settings import TableConfig
 from tables.store import Row, Store
 from tables.views import View, table
-from tables.workers import train_all
 from training.run import difference
 
 if TYPE_CHECKING:  # importing it takes seconds
     from optuna.samplers import BaseSampler
 
 Point = dict[str, float]  # setting -> value
-NAME, DEFINITION = "search", 1
+NAME = "search"
 NEVER = 10**9  # steps between evaluations of a trial: there is one at its end
 TRIAL = {"row": str, "trial": Natural, "point": dict[str, float], "vocab_size": Positive, "training": dict}
 
@@ -106,8 +104,8 @@ def flags_of(point: Point, fixed: set[str]) -> list[str]:
 
 
 def trials_in(store: Store) -> list[Row]:
-    """All trials of the store, of this definition of a search. UserError if it has others than ours."""
-    trials = [row for row in store.rows(NAME) if row["definition"] == DEFINITION]
+    """All trials of the store. UserError if it has others than ours."""
+    trials = store.rows(NAME)
     with reading(store.path or ""):
         for row in trials:
             checked({key: row[key] for key in TRIAL}, TRIAL)
@@ -193,7 +191,7 @@ def view(rows: list[Row]) -> View:
     """The search: a line a row, its best point, and what the trials bought."""
     space, design = rows[0]["settings"]["space"], rows[0]["settings"]["design"]
     design = min(design, 1 + max(r["trial"] for r in rows))
-    draws = [2**k for k in range(design.bit_length()) if 2**k <= design]
+    draws = [2**k for k in range(design.bit_length())]
     extra = any(row["settings"].get("own_space") for row in rows)
     header = ["", "trials", "diverged", *space, *["its own"] * extra, "validation PPL", "± of the search"]
     header += [f"best of {n}" for n in draws]
@@ -237,7 +235,7 @@ NOTE = (
 
 
 class Search:
-    """The trials of a table's rows: what is asked for, and the store with those that are over.
+    """The trials of a table's rows: those that are over, and which are next.
 
     A trial is trained at its point and evaluated at its end alone or, where its configuration lists
     `eval_steps`, at these: then the lowest evaluation counts.
@@ -245,39 +243,18 @@ class Search:
 
     def __init__(self, c: TableConfig, store: Store):
         self.c, self.store = c, store
-        self.names = [name_of(row) for row in c.rows]
-        self.kept: ByName = {row["name"]: row for row in trials_in(store)}
-        for name in c.own_space.keys() - {*self.names}:  # --rows may leave out some of the file's
-            if c.config or not find(f"config/{name}.py").is_file():
+        self.trials: dict[str, Row] = {trial["name"]: trial for trial in trials_in(store)}
+        for name in c.own_space.keys() - {name_of(row) for row in c.rows}:
+            if c.config or not find(f"config/{name}.py").is_file():  # --rows may leave out some of the file's
                 raise UserError(f"own_space: there is no row {name!r}")
 
-    def check(self) -> None:
-        """UserError for what cannot be searched, of any row, and for trials of another search."""
-        self.check_settings()
-        lead = self.shared(self.c.rows[0])
-        every = [*lead, *(job for row in self.c.rows[1:] for job in self.shared(row, lead[0]))]
-        check_apart(job.out.name for job in every)
-        for job in every:
-            job.wanted
-        note_changed_heads(trial for trial in self.kept.values() if trial["row"] in self.names)
-
-    def check_settings(self) -> None:
-        """UserError for trials of another search."""
-        for trial in trials_in(self.store):
-            name, before = trial["row"], {"own_space": {}} | trial["settings"]
-            if name in self.names and (found := difference(before, self.settings(name))):
-                path, remedy = self.store.path, "use another --name, or take its points by --tuning"
-                raise UserError(f"{path} holds trials of another {found}: {remedy}={path}")
+    def trials_of(self, row: str) -> list[Row]:
+        return trials_of(self.trials.values(), name_of(row), self.c.trials)
 
     def settings(self, name: str) -> dict[str, Any]:
         """What two trials of a row must share."""
         keys = ("overlay", "flags", "tune_seed", "space", "design")
         return {key: getattr(self.c, key) for key in keys} | {"own_space": self.c.own_space.get(name, {})}
-
-    def trials(self, row: str) -> list[Row]:
-        return trials_of(self.kept.values(), name_of(row), self.c.trials)
-
-    # -- what is asked for ---------------------------------------------------
 
     def fixed(self, row: str) -> set[str]:
         """The keys that a row's own flags or the table's set: no search changes them."""
@@ -292,119 +269,107 @@ class Search:
     def job(self, row: str, first: Job | None, index: int, point: Point) -> Job:
         flags = [*flags_of(point, self.fixed(row)), f"--eval_interval={NEVER}", "--eval_windows=0"]
         at = {"trial": index, "point": point}
-        return Job.make(row, self.c.tune_seed, self.c, first, flags, f"-t{index:02d}", **at)
+        return Job.make(self.c, row, self.c.tune_seed, first, flags, f"-t{index:02d}", **at)
 
-    def shared(self, row: str, first: Job | None = None) -> list[Job]:
-        """A row's trials at the points that all rows share; one where nothing is searched.
+    def check(self, trial: Row, job: Job) -> None:
+        """UserError if a trial is of another search than is asked for, or of another training. The lowest of
+        its evaluations counts, so the steps of these are a part of it."""
+        asked, steps = self.settings(trial["row"]), lambda c: {"eval_steps": evaluated_at(c)}
+        found = difference({"own_space": {}} | trial["settings"], asked)
+        found = found or job.differs(trial["training"], self.trials)
+        found = found or difference(steps(with_defaults(TrainConfig, trial["training"])), steps(job.wanted))
+        if found:
+            remedy = f"use another --name, or take its points by --tuning={self.store.path}"
+            raise UserError(f"{self.store.path}: {job.name} is a trial of another {found}: {remedy}")
 
-        Points of trials that are there stay as they are. A setting of the row's own is drawn beside the
-        others, which stay the same.
-        """
-        c, space = self.c, self.space(row)
-        count = min(c.design, c.trials) if space else 1
-        own = c.space | c.own_space.get(name_of(row), {})
-        drawn = [a | b for a, b in zip(points(own, count), points(c.space, count))]
-        for trial in (*self.kept.values(), *self.trials(row)):
-            if trial["trial"] < count:
-                keys = own if trial["row"] == name_of(row) else c.space
-                drawn[trial["trial"]] |= {k: v for k, v in trial["point"].items() if k in keys}
-        at = [{key: point[key] for key in space} for point in drawn]
-        return [self.job(row, first, index, point) for index, point in enumerate(at)]
+    # -- what is next --------------------------------------------------------
 
-    def to_do_of(self, row: str, first: Job | None = None) -> list[Job]:
-        """The row's trials that can be started now: at the shared points, or the one after its others."""
-        shared, space = self.shared(row, first), self.space(row)
-        waiting = self.not_over(shared)
-        for index in range(len(shared), self.c.trials if space else 0):
-            if waiting:
-                break
-            known = {trial["trial"]: trial["point"] for trial in self.trials(row)}
-            before = [trial for trial in self.trials(row) if trial["trial"] < index]
-            waiting = self.not_over([self.job(row, first, index, known.get(index) or propose(space, before))])
-        return waiting
+    def missing(self, row: str, first: Job | None = None) -> list[Job]:
+        """The row's next trials: those at the shared points or, after these, the one that they lead to."""
+        c, space, there = self.c, self.space(row), self.trials_of(row)
+        for trial in there:
+            self.check(trial, self.job(row, first, trial["trial"], trial["point"]))
+        indices = {trial["trial"] for trial in there}
+        shared = min(c.design, c.trials) if space else 1
+        if open_ := [index for index in range(shared) if index not in indices]:
+            # A setting of the row's own is drawn beside the others, which stay the same, also where another
+            # version of Optuna or an older search has drawn those of the other rows
+            own = points(c.space | c.own_space.get(name_of(row), {}), shared)
+            drawn = [a | b for a, b in zip(own, points(c.space, shared))]
+            for trial in (trial for trial in self.trials.values() if trial["trial"] < shared):
+                drawn[trial["trial"]] |= {k: v for k, v in trial["point"].items() if k in c.space}
+            return [self.job(row, first, i, {key: drawn[i][key] for key in space}) for i in open_]
+        index = next((i for i in range(shared, c.trials if space else 0) if i not in indices), None)
+        if index is None:
+            return []
+        before = [trial for trial in there if trial["trial"] < index]
+        return [self.job(row, first, index, propose(space, before))]
+
+    def jobs(self) -> list[Job]:
+        """The next trials of all rows. Rows that start from the first row's best trial wait for all of its
+        trials; then that one comes first."""
+        lead, *others = self.c.rows
+        todo, source = self.missing(lead), None
+        if not todo and any(map(uses_first, others)):
+            best = best_of(self.trials_of(lead))
+            if best is None:
+                why = "and others start from the best of them"
+                raise UserError(f"all trials of {name_of(lead)} diverged, {why}")
+            source = self.job(lead, None, best["trial"], best["point"])
+        for row in others:
+            if source or not uses_first(row):
+                todo += self.missing(row, source)
+        return [source, *todo] if source else todo
 
     def to_do(self) -> list[Job]:
-        """All trials that can be started now. Rows that start from the first row's best trial wait for its
-        trials, and need that one's folder."""
-        todo = lead = self.to_do_of(self.c.rows[0])
-        for row in self.c.rows[1:]:
-            if not uses_first(row):
-                todo = todo + self.to_do_of(row)
-            elif not lead:
-                first = self.best_of_first()
-                waiting = self.to_do_of(row, first)
-                needed = [first] if waiting and first not in todo and not first.result() else []
-                todo = needed + todo + waiting
-        return todo
+        """All that can be trained now. Trials that are over are stored first: others follow from them."""
+        while True:
+            jobs = self.jobs()
+            left = [(job, *state(job)) for job in jobs if job.name not in self.trials]
+            over = [(job, found) for job, kind, found in left if kind in OVER]
+            if not over:
+                return to_train(jobs, self.trials)
+            for job, found in over:
+                self.record(job, found)
 
-    def best_of_first(self) -> Job:
-        """The first row's best trial. UserError if it has none."""
-        row = self.c.rows[0]
-        best = best_of(self.trials(row))
-        if best is None:
-            raise UserError(f"all trials of {self.names[0]} diverged, and others start from the best of them")
-        return self.job(row, None, best["trial"], best["point"])
-
-    # -- what is done --------------------------------------------------------
-
-    def not_over(self, jobs: Iterable[Job]) -> list[Job]:
-        """The trials that are still to be trained. UserError if one was trained otherwise than it is asked
-        for."""
-        for job in jobs:
-            self.record(job)
-        return [job for job in jobs if job.out.name not in self.kept]
-
-    def check_trial(self, job: Job, training: dict[str, Any]) -> None:
-        """UserError if the trial's `training` is another than it is asked for. The lowest of its evaluations
-        counts, so the steps of these are a part of it."""
-        steps = [{"eval_steps": evaluated_at(c)} for c in (with_defaults(TrainConfig, training), job.wanted)]
-        if found := job.differs(training, self.kept) or difference(*steps):
-            raise UserError(f"{self.store.path}: {job.out.name} was trained with another {found}")
-
-    def record(self, job: Job) -> None:
-        """Puts the trial into the store if its training is over."""
-        if trial := self.kept.get(job.out.name):
-            return self.check_trial(job, trial["training"])
-        if not (result := job.result()):
+    def record(self, job: Job, found: Row) -> None:
+        """Stores the trial of a training that is over, and of which so much is found (tables/jobs.py)."""
+        if job.name in self.trials:  # trained again, since others start from it
             return
-        self.check_trial(job, result["training"])
-        training, nll = result["training"], result.get("nll", math.inf)
-        self.kept[job.out.name] = trial = {
-            **{"measure": NAME, "definition": DEFINITION, "settings": self.settings(job.row)},
-            **{"name": job.out.name, **job.fields, "trial": job.trial, "point": job.point},
-            **{"nll": nll, "diverged": "nll" not in result, "vocab_size": training["vocab_size"]},
-            **{"training": training, "commit": commit(), "command": " ".join(sys.argv)},
-        }
-        self.store.put([trial], self.check_settings)
+        training, settings = found["training"], self.settings(job.fields["row"])
+        trial = {"measure": NAME, "definition": 1, "settings": settings, "name": job.name}
+        trial |= {**job.fields, "nll": found.get("nll", math.inf), "diverged": "nll" not in found}
+        trial |= {"vocab_size": training["vocab_size"], "training": training}
+        self.check(trial, job)
+        self.trials[job.name] = trial | {"commit": commit(), "command": " ".join(sys.argv)}
+        self.store.put([self.trials[job.name]])
 
-    def run(self) -> None:
-        """All trials. TrainingsStopped at a signal; ChildProcessError if some fail."""
-        while todo := self.to_do():
-            sources, others = sources_first(todo)
-            train_all(sources or others, self.c.jobs, self.record)
+    # -- what it has found ---------------------------------------------------
 
     def best_points(self) -> dict[str, list[str]]:
-        """The flags of each row's best point. UserError for rows whose search is not over, and for a seed of
+        """The flags of each row's best point. UserError for a row whose search is not over, and for a seed of
         the trials."""
-        c, found, missing = self.c, {}, []
-        if not c.tuning:
-            self.check_settings()
-        tuned_at = {t["settings"].get("tune_seed", c.tune_seed) for t in self.kept.values()} or {c.tune_seed}
+        c, found = self.c, {}
+        tuned_at = {trial["seed"] for trial in self.trials.values()} or {c.tune_seed}
         if twice := tuned_at & {*c.seeds}:
             raise UserError(f"seeds = {c.seeds}: the rows were tuned at seed {min(twice)}, give others")
-        for name, row in zip(self.names, c.rows):
-            best, count = best_of(self.trials(row)), c.trials if self.space(row) else 1
-            if best is None or len(self.trials(row)) < count:
-                missing.append(f"{name} ({len(self.trials(row))} of {count} trials)")
-                continue
+        first = None
+        for row in c.rows:
+            trials, count = self.trials_of(row), c.trials if self.space(row) else 1
+            best = best_of(trials)
+            if best is None or len(trials) < count:
+                few = f"{name_of(row)} has {len(trials)} of {count} trials"
+                raise UserError(f"{self.store.path}: {few}, and no best point yet: --search makes them")
             if not c.tuning:
-                first = self.best_of_first() if uses_first(row) else None
-                self.check_trial(self.job(row, first, best["trial"], best["point"]), best["training"])
-            found[name] = flags_of(best["point"], self.fixed(row))
-        if missing:
-            what = ", ".join(missing)
-            raise UserError(f"{self.store.path} has no best point yet of {what}: --search makes them")
+                job = self.job(row, first, best["trial"], best["point"])
+                self.check(best, job)
+                first = first or job
+            found[name_of(row)] = flags_of(best["point"], self.fixed(row))
         return found
+
+
+def uses_first(row: str) -> bool:
+    return "{first}" in row or "{gain}" in row
 
 
 def evaluated_at(c: Mapping[str, Any]) -> list[int]:

@@ -11,12 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import FrameType
 
 from common.errors import InUse
 from common.places import CODE
-from tables.jobs import Job
+from tables.jobs import OVER, Job, state
+from tables.store import Row
 from training.checkpoint import in_use
 from training.distributed import LIFELINE, on_stop
 
@@ -32,48 +31,50 @@ def start(command: list[str], environment: dict[str, str]) -> subprocess.Popen:
 
 
 def train_all(
-    jobs: Sequence[Job], at_a_time: int = 1, ended: Callable[[Job], object] = lambda job: None
+    jobs: Sequence[Job], at_a_time: int = 1, ended: Callable[[Job, Row], object] = lambda job, row: None
 ) -> None:
-    """Trains the jobs that are not over, and calls `ended` with each once it is.
+    """Trains the jobs, and calls `ended` with each that is over and what is left of it.
 
     ChildProcessError naming those that failed, once the others are over; TrainingsStopped at a signal.
     """
-    waiting = [job for job in jobs if not job.result()]
-    todo, named = len(waiting), set[Path]()
+    waiting, in_use_by_others = [*jobs], set[str]()
     running: list[tuple[Job, subprocess.Popen]] = []
     failed: list[str] = []
     signals: list[int] = []
+    stopping = False
     threads = max(1, (os.cpu_count() or 1) // at_a_time)
     environment = ({"OMP_NUM_THREADS": str(threads)} if at_a_time > 1 else {}) | os.environ
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        signals.append(number)
-        for _, process in running:
-            process.terminate()  # it saves, then ends
-
-    before = on_stop(stop)
+    before = on_stop(lambda number, frame: signals.append(number))
     try:
         while running or (waiting and not signals):
-            for job in list(waiting):
+            # Start what there is room for
+            for job in [*waiting]:
                 if len(running) == at_a_time or signals:
                     break
                 try:
                     with in_use(job.out):
-                        over, resume = job.result(), ["--resume"] if job.started else []
+                        left, row = state(job)
                 except InUse:
-                    if job.out not in named:
-                        print(f"{job.out.name} is in use by another run: waiting for it", flush=True)
-                    named.add(job.out)
+                    if job.name not in in_use_by_others:
+                        print(f"{job.name} is in use by another run: waiting for it", flush=True)
+                    in_use_by_others.add(job.name)
                     continue
                 waiting.remove(job)
-                if over:  # another table has trained it
-                    ended(job)
+                if left in OVER:  # another table has trained it
+                    ended(job, row)
                     continue
-                print(f"{job.out.name} ({todo - len(waiting)} of {todo} to do)", flush=True)
+                print(f"{job.name} ({len(jobs) - len(waiting)} of {len(jobs)} to do)", flush=True)
+                resume = ["--resume"] if left == "begun" else []
                 command = [sys.executable, str(CODE / "train.py"), *job.arguments, *resume]
                 running.append((job, start([*command, "--log_interval=50"], environment)))
-                if signals:  # one that came just before
-                    running[-1][1].terminate()
+
+            # At a signal they save, then end
+            if signals and not stopping:
+                stopping = True
+                for _, process in running:
+                    process.terminate()
+
+            # See what has ended
             for job, process in [each for each in running if each[1].poll() is not None]:
                 running.remove((job, process))
                 code = process.returncode
@@ -82,10 +83,10 @@ def train_all(
                     waiting.insert(0, job)
                 elif by_signal in STOPS:
                     signals.append(by_signal)
-                elif job.result():
-                    ended(job)
+                elif (left_row := state(job))[0] in OVER:
+                    ended(job, left_row[1])
                 else:
-                    failed.append(job.out.name)
+                    failed.append(job.name)
             time.sleep(0.05)
     finally:
         for number, handler in before.items():

@@ -11,13 +11,13 @@ import pytest
 
 from common.config import read
 from config.defaults import TrainConfig
-from table import TableConfig
 from tables import search, workers
 from tables.measure import training_of
 from tables.search import Search, best_of, expected_best, points, propose, trials_in, trials_of
+from tables.settings import TableConfig
 from tables.store import Store
 from tests.fixtures import over, train_in_process
-from tests.test_table import whole  # noqa: F401
+from tests.test_table import names_in, whole  # noqa: F401
 
 SPACE = {"learning_rate": [1e-3, 8e-3], "gain": [0.5, 16]}
 NO_STORE = Store(None)
@@ -40,7 +40,7 @@ def test_every_row_has_the_same_points_and_its_own_flags_win():
     rows = ["baseline", "temperature", "smooth_gpt --gain 2", "am_softmax --min_lr=1e-5"]
     c = TableConfig(rows=rows, design=4, flags="--eval_windows=3")  # trials are compared by all of the split
     trials = Search(c, NO_STORE)
-    plain, other, fixed, low = ([t.wanted for t in trials.shared(row)] for row in c.rows)
+    plain, other, fixed, low = ([t.wanted for t in trials.missing(row)] for row in c.rows)
     for key in SPACE:
         assert [w[key] for w in plain] == [w[key] for w in other] == [p[key] for p in points(SPACE, 4)]
     assert {w["gain"] for w in fixed} == {2.0} and len({w["learning_rate"] for w in fixed}) == 4
@@ -49,9 +49,9 @@ def test_every_row_has_the_same_points_and_its_own_flags_win():
     assert all(w["eval_interval"] > w["max_steps"] and w["seed"] == 1 for w in plain)
     assert not any(w["eval_windows"] for w in plain)
     c.flags = "--gain=3"  # the table's flags are no more searched than a row's
-    assert {t.wanted["gain"] for t in Search(c, NO_STORE).shared(rows[0])} == {3.0}
-    (only,) = trials.shared("baseline --gain=2 --learning_rate=1e-3")  # nothing to search
-    assert only.point == {} and only.out == Path("out/baseline-brief-1-t00")
+    assert {t.wanted["gain"] for t in Search(c, NO_STORE).missing(rows[0])} == {3.0}
+    (only,) = trials.missing("baseline --gain=2 --learning_rate=1e-3")  # nothing to search
+    assert only.fields["point"] == {} and only.out == Path("out/baseline-brief-1-t00")
 
 
 def test_a_row_can_have_a_constant_of_its_own():
@@ -59,7 +59,7 @@ def test_a_row_can_have_a_constant_of_its_own():
     c = TableConfig(rows=["baseline", "am_softmax", "smooth_gpt --head_args.eps=0.1"])
     c.own_space = {"am_softmax": {"head_args.m": [0.1, 10]}, "smooth_gpt": {"head_args.eps": [0.01, 0.1]}}
     trials = Search(c, NO_STORE)
-    plain, own, fixed = ([t.wanted for t in trials.shared(row)] for row in c.rows)
+    plain, own, fixed = ([t.wanted for t in trials.missing(row)] for row in c.rows)
     for key in SPACE:
         assert [w[key] for w in plain] == [w[key] for w in own] == [w[key] for w in fixed]
     assert {w["head_args"]["eps"] for w in fixed} == {0.1}
@@ -70,14 +70,15 @@ def test_a_row_can_have_a_constant_of_its_own():
         assert 1 <= sum(np.array(low) & (margin < 0)) <= 3
 
 
-def test_points_of_trials_that_are_there_stay_as_they_are(tmp_path):
-    """An older search drew others: its rows go on with them, and so does a row that is added to it."""
+def test_a_row_that_is_added_to_an_older_search_has_its_points(tmp_path, monkeypatch):
+    """Whatever Optuna draws by now."""
+    monkeypatch.setattr(Search, "check", lambda *_: None)
     c, store = TableConfig(rows=["baseline", "smooth_gpt"], design=2, trials=3), Store(tmp_path / "x.jsonl")
     old = {"learning_rate": 0.00235, "gain": 14.1}
     store.put([entry("baseline", 0, 5.0, point=old), entry("baseline", 2, 5.0, point=old)])
-    trials = Search(c, store)
     first, second = points(SPACE, 2)
-    assert [job.point for row in c.rows for job in trials.shared(row)] == [old, second] * 2 and first != old
+    at = [[job.fields["point"] for job in Search(c, store).missing(row)] for row in c.rows]
+    assert at == [[second], [old, second]] and first != old
 
 
 def test_the_further_trials_follow_from_those_before():
@@ -88,9 +89,9 @@ def test_the_further_trials_follow_from_those_before():
         return 5 + sum(d**2 for d in distance)
 
     found = [entry("x", i, bowl(p), point=p) for i, p in enumerate(points(SPACE, 8))]
+    assert propose(SPACE, found) == propose(SPACE, found)
     for i in range(8, 12):
         at = propose(SPACE, found)
-        assert at == propose(SPACE, found)
         assert all(low <= at[key] <= high for key, (low, high) in SPACE.items())
         found.append(entry("x", i, bowl(at), point=at))
     assert best_of(found)["nll"] < 5.05 and min(t["nll"] for t in found[:8]) > 5.2
@@ -161,72 +162,103 @@ def trials() -> dict:
     return {t["name"]: t for t in trials_in(Store(Path("results/mini.jsonl")))}
 
 
-def test_a_whole_search_and_on(start, monkeypatch):
-    assert start("--search") == 0
-    names = [f"{row}-mini-1-t0{i}" for row in ("baseline", "smooth_gpt") for i in (0, 1)]
-    assert start.trained == names
-    there = trials()
-    for name, t in there.items():
-        progress = json.loads(Path(f"out/{name}/last/progress.json").read_text())
-        config = json.loads(Path(f"out/{name}/last/config.json").read_text())
-        assert t["nll"] == progress["best_val_nll"] and t["training"] == training_of(config)
-        assert t["point"] == {"learning_rate": config["learning_rate"], "gain": config["gain"]}
-        assert (t["row"], t["overlay"], t["seed"]) == (name.split("-")[0], "mini", 1) and not t["diverged"]
-    assert "/" not in "".join(str(v) for t in there.values() for v in t["training"].values())
-    assert Path("results/mini.tune.md").is_file()
-    shutil.rmtree("out")
-    assert start("--search", trials=4) == 0 and len(start.trained) == 8 and trials().items() >= there.items()
-    own = trials_of(trials().values(), "smooth_gpt", 3)
-    assert trials()["smooth_gpt-mini-1-t03"]["point"] == propose(SPACE, own)
-    with pytest.raises(ValueError, match="flags"):
-        start("--search", flags="--max_steps=5")
-    with pytest.raises(ValueError, match="weight_decay"):
-        start("--search", rows=["baseline --weight_decay=0.3"])
-    overlay = Path("config/mini.py").read_text()
-    Path("config/mini.py").write_text(overlay + "eval_steps = [2, 4]\n")  # the lowest of these counts
-    with pytest.raises(ValueError, match="eval_steps"):
-        start("--search", trials=4)
-    Path("config/mini.py").write_text(overlay)
-    for key, flags, change in (
-        ("tuned", ["--tuned"], {}),
-        ("nope", [], dict(measure="nope")),
-        ("nosuch", [], dict(evaluate="--nosuch=1")),
-    ):
-        with pytest.raises(ValueError, match=key):
-            start("--search", *flags, trials=4, **change)
-    monkeypatch.setattr("tables.jobs.data_of", lambda wanted: "another")
-    with pytest.raises(ValueError, match="data_sha256"):
-        start("--search", trials=4)
+def config_of(name: str) -> dict:
+    return json.loads(Path(f"out/{name}/last/config.json").read_text())
 
 
-def test_a_stopped_search_goes_on_and_takes_over_what_was_trained_by_hand(start, token_folder, monkeypatch):
+def test_a_search_from_nothing_to_a_tuned_table(start, token_folder, capsys, monkeypatch):
     inner, codes = workers.start, [143]
 
     def run(command, environment):
         at_first = codes and "--name=baseline-mini-1-t01" in command
         return over(codes.pop()) if at_first else inner(command, environment)
 
+    # Stopped, it goes on, and takes over what was trained by hand
     monkeypatch.setattr(workers, "start", run)
+    with pytest.raises(ValueError, match="baseline"):
+        start("--tuned", seeds=[2, 3])
     assert start("--search") == 143 and start.trained == ["baseline-mini-1-t00"] == list(trials())
-    point = points(SPACE, 2)[1]
-    hand = ["config/baseline.py", "config/mini.py", *search.flags_of(point, set()), "--eval_interval=6"]
+    hand = ["config/baseline.py", "config/mini.py", *search.flags_of(points(SPACE, 2)[1], set())]
     for seed, name in ((1, "baseline-mini-1-t01"), (2, "baseline-mini-1-t02")):
-        own = [f"--seed={seed}", f"--name={name}", f"--out_dir=out/{name}"]
+        own = ["--eval_interval=6", f"--seed={seed}", f"--name={name}", f"--out_dir=out/{name}"]
         assert train_in_process(read(TrainConfig, [*hand, *own]), token_folder) == 0
-    assert start("--search") == 0 and len(start.trained) == 3 and len(trials()) == 4
-    with pytest.raises(ValueError, match="baseline-mini-1-t02"):
+    assert start("--search") == 0
+    assert start.trained[1:] == ["smooth_gpt-mini-1-t00", "smooth_gpt-mini-1-t01"]
+    with pytest.raises(ValueError, match="baseline-mini-1-t02"):  # of another seed
         start("--search", rows=["baseline"], trials=3)
+
+    # A trial is what its run says
+    there = trials()
+    assert [*there] == [f"{row}-mini-1-t0{i}" for row in ("baseline", "smooth_gpt") for i in (0, 1)]
+    for name, t in there.items():
+        config, progress = config_of(name), json.loads(Path(f"out/{name}/last/progress.json").read_text())
+        assert t["nll"] == progress["best_val_nll"] and t["training"] == training_of(config)
+        assert t["point"] == {"learning_rate": config["learning_rate"], "gain": config["gain"]}
+        assert (t["row"], t["overlay"], t["seed"]) == (name.split("-")[0], "mini", 1) and not t["diverged"]
+        assert "/" not in "".join(map(str, t["training"].values()))
+    assert Path("results/mini.tune.md").is_file()
+
+    # More trials follow from those that are there, also without their folders
+    shutil.rmtree("out")
+    assert start("--search", trials=3) == 0 and len(start.trained) == 5 and trials().items() >= there.items()
+    own = trials_of(there.values(), "smooth_gpt")
+    assert trials()["smooth_gpt-mini-1-t02"]["point"] == propose(SPACE, own)
+
+    # Another search, or another training, is refused
+    overlay = Path("config/mini.py").read_text()
+    for key, change in (
+        ("flags", dict(flags="--max_steps=5")),
+        ("weight_decay", dict(rows=["baseline --weight_decay=0.3"])),
+        ("smoth_gpt", dict(own_space={"smoth_gpt": {"head_args.eps": [0.1, 0.2]}})),
+        ("eval_steps", {}),  # the lowest of these counts
+    ):
+        Path("config/mini.py").write_text(overlay + "eval_steps = [2, 4]\n" * (key == "eval_steps"))
+        with pytest.raises(ValueError, match=key):
+            start("--search", trials=3, **change)
+    Path("config/mini.py").write_text(overlay)
+    with monkeypatch.context() as m, pytest.raises(ValueError, match="data_sha256"):
+        m.setattr("tables.jobs.data_of", lambda wanted: "another")
+        start("--search", trials=3)
+
+    # A table at the best points
+    tuned = dict(seeds=[2, 3], trials=3)
+    for key, change in (
+        ("baseline", dict(trials=4)),
+        ("seeds", dict(seeds=[1, 2])),
+        ("flags", dict(flags="--max_steps=9")),
+        ("weight_decay", dict(rows=["baseline --weight_decay=0.3"])),
+    ):
+        with pytest.raises(ValueError, match=key):
+            start("--tuned", **tuned | change)
+    assert start("--tuned", **tuned) == 0 and len(start.trained) == 9
+    best = {row: best_of(trials_of(trials().values(), row))["point"] for row in ("baseline", "smooth_gpt")}
+    for row in Store(Path("results/mini.jsonl")).rows("text"):
+        assert row.get("reference") or best[row["row"]].items() <= row["training"].items()
+    assert "| smooth_gpt |" in Path("results/mini.ratios.md").read_text()
+
+    # Another table may take its points from there; and elsewhere a row is repeated at the committed point
+    capsys.readouterr()
+    ask = dict(seeds=[4], trials=3, rows=["baseline"])
+    assert start("--tuned", "--commands", name="other", tuning="results/mini.jsonl", **ask) == 0
+    said = capsys.readouterr().out
+    assert f" --gain={best['baseline']['gain']:g} " in said and " --seed=4 " in said
+    monkeypatch.setattr(search, "CODE", Path())
+    again = dict(results="again", runs="again", **ask)
+    assert start("--tuned", "--commands", **again) == 0
+    assert capsys.readouterr().out == said.replace("out/", "again/")
+    with pytest.raises(ValueError, match="max_steps"):
+        start("--tuned", **again, flags="--max_steps=5")
 
 
 def test_a_row_starts_from_the_best_trial_of_the_first(start, capsys):
     rows = ["baseline", "stop_gradient --init_from={first} --gain={gain}"]
     assert start("--search", "--commands", rows=rows) == 0
-    names = [line.split("--name=")[1].split()[0] for line in capsys.readouterr().out.splitlines()]
+    names = names_in(capsys.readouterr().out)
     assert names == ["baseline-mini-1-t00", "baseline-mini-1-t01"] and not start.trained
     assert start("--search", rows=rows) == 0
-    best = best_of(trials_of(trials().values(), "baseline", 2))
+    best = best_of(trials_of(trials().values(), "baseline"))
     for name in ("stop_gradient-mini-1-t00", "stop_gradient-mini-1-t01"):
-        config = json.loads(Path(f"out/{name}/last/config.json").read_text())
+        config = config_of(name)
         assert config["init_from"] == f"out/{best['name']}/last" and config["gain"] == best["point"]["gain"]
         assert trials()[name]["point"].keys() == {"learning_rate"}
     before = trials()
@@ -248,33 +280,3 @@ def test_a_trial_that_diverges_is_a_result_and_a_mistake_is_none(start, monkeypa
     monkeypatch.setattr(workers, "start", lambda *_: over(2))
     with pytest.raises(ChildProcessError, match="smooth_gpt-mini-1-t00"):
         start("--search", **asked)
-
-
-def test_a_tuned_table(start, capsys, monkeypatch):
-    with pytest.raises(ValueError, match="baseline"):
-        start("--tuned", seeds=[2, 3])
-    assert start("--search", rows=["baseline"]) == 0
-    best = best_of(trials_of(trials().values(), "baseline", 2))
-    for key, change in (
-        ("baseline", dict(trials=4)),
-        ("seeds", dict(seeds=[1, 2])),
-        ("flags", dict(flags="--max_steps=9")),
-        ("weight_decay", dict(rows=["baseline --weight_decay=0.3"])),
-    ):
-        with pytest.raises(ValueError, match=key):
-            start("--tuned", **dict(seeds=[2, 3], rows=["baseline"]) | change)
-    assert start("--tuned", seeds=[2, 3], rows=["baseline"]) == 0 and len(start.trained) == 4
-    for row in Store(Path("results/mini.jsonl")).rows("text"):
-        assert row.get("reference") or {k: row["training"][k] for k in best["point"]} == best["point"]
-    capsys.readouterr()  # another table may take its points from there
-    other = dict(name="other", tuning="results/mini.jsonl", seeds=[4], rows=["baseline"])
-    assert start("--tuned", "--commands", **other) == 0
-    said = capsys.readouterr().out
-    assert f" --gain={best['point']['gain']:g} " in said and " --seed=4 " in said
-    # and elsewhere a row is repeated at the point of the committed search
-    monkeypatch.setattr(search, "CODE", Path())
-    again = dict(results="again", runs="again", seeds=[4], rows=["baseline"])
-    assert start("--tuned", "--commands", **again) == 0
-    assert capsys.readouterr().out == said.replace("out/", "again/")
-    with pytest.raises(ValueError, match="max_steps"):
-        start("--tuned", **again, flags="--max_steps=5")

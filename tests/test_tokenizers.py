@@ -238,7 +238,7 @@ def test_trains_and_samples(file, source, tmp_path, monkeypatch, capsys):
     assert tokenizer_of(ckpt).fingerprint == tokenizer.fingerprint
     settings |= dict(tokenizer="run/last/tokenizer.json", max_steps=3)
     flags = [f"--{key}={value}" for key, value in settings.items()]
-    run = Job("run", "", 0, Path("run"), (*flags, "--name=run", "--out_dir=run"))
+    run = Job(Path("run"), (*flags, "--name=run", "--out_dir=run"))
     assert not run.differs(ckpt.record)
     capsys.readouterr()
     assert sample.main(["run", "--prompt=Two\n\nWords", "--length=5", "--device=cpu"]) == 0

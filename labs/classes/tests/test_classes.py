@@ -387,12 +387,12 @@ def test_the_table_has_means_beside_the_documents(make, tmp_path):
 @pytest.mark.parametrize("files", [["mnist"], ["mnist", "mnist_brief"]])
 def test_the_rows_are_the_documents(files):
     c = read(TableConfig, [f"config/tables/{f}.py" for f in files])
-    runs = [Job.make(row, 2, c) for row in c.rows]
+    runs = [Job.make(c, row, 2) for row in c.rows]
     for figures in PUBLISHED.values():
-        assert figures.keys() - {run.row for run in runs} == {"sm_softmax_0"}
+        assert figures.keys() - {run.fields["row"] for run in runs} == {"sm_softmax_0"}
     for run, row in zip(runs, c.rows):
         assert run.wanted["gain"] == 1 and run.wanted["head"] in row + " softmax"
-        assert run.wanted["row"] == run.row
+        assert run.wanted["row"] == run.fields["row"]
 
 
 @pytest.mark.skipif("MNIST_DIR" not in os.environ, reason="MNIST_DIR names no folder")
