@@ -112,8 +112,8 @@ def call(whole, tmp_path, monkeypatch, capfd):
 # ---- values ------------------------------------------------------------------------------------------------
 
 BIG = "9" * 25
-# Program and a good command of it -> flags that cannot be; each line names its key. What a field's type refuses
-# is in test_configurator.py: one of each program is here
+# Program and a good command of it -> flags that cannot be; each line names its key. What a field's type
+# refuses is in test_configurator.py: one of each program is here
 FLAGS = {
     ("train", TRAIN): f"seed={BIG} learning_rat=1 tokenizer=gpt4 tokenizer=bpe{'9' * 5000} dataset=../x "
     f"head=hexmax head_args.x=1 head_args={'[' * 5000} trunk_args.x=1 trunk_args.order=backwards device=tpu "
