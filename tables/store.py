@@ -150,6 +150,6 @@ def _encoded(value: Any) -> Any:
 
 
 def _loads(text: str) -> Any:
-    """What `_dumps` wrote. KeyError for a NaN or an Infinity as other programs write it."""
+    """What `_dumps` wrote. ValueError for a NaN or an Infinity as other programs write it."""
     decode = lambda d: float(d["float"]) if d.keys() == {"float"} else d
-    return json.loads(text, object_hook=decode, parse_constant={}.__getitem__)
+    return json.loads(text, object_hook=decode, parse_constant=int)

@@ -58,10 +58,11 @@ class TextsSession(Session):
         self.device = get_device(c.device)
         self.subjects: Sequence[NamedRun] = open_runs(c.checkpoints)
         check_comparable(self.subjects)
-        self.split = open_split(self.subjects, c.data, split)
         for run in self.subjects:
-            check_text(run.path, run.ckpt.config.dataset, self.split.given)
-        self.tokenizer = tokenizer_of(self.subjects[0].ckpt)
+            check_text(run.path, run.ckpt.config.dataset)
+        first = self.subjects[0]
+        self.split, self.tokenizer = open_split(self.subjects, c.data, split), tokenizer_of(first.ckpt)
+        check_text(first.path, first.ckpt.config.dataset, self.split.given)
         # a model of any order reads one token less than its block: then all others do, too
         c = c.filled_in(min(context(run.ckpt.record) for run in self.subjects))
         self.c = replace(c, dtype=choose_dtype(c.dtype, self.device).name)
@@ -250,7 +251,8 @@ def settings_line(rows: list[Row]) -> str:
     """What all rows share, with what is said of the data; under it the scorer's own note."""
     about: dict[str, Any] = next((row["about"] for row in rows if "about" in row), {})
     given = rows[0]["settings"] | {"tokenizer": "?"} | about
-    hidden = {*DIGESTS, *(k for k, v in (USUAL | {"complete": True}).items() if given.get(k) == v)}
+    hidden = {*DIGESTS, *(key for key, usual in USUAL.items() if given.get(key) == usual)}
+    hidden |= set() if about.get("complete") is False else {"complete"}  # None: nobody knows
     line = ", ".join(f"{key} {value}" for key, value in given.items() if key not in hidden)
     return "\n\n".join(filter(None, (line, about.get("scorer", ""))))
 
