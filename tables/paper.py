@@ -22,7 +22,7 @@ from model import LanguageModel
 from tables.columns import Column
 from tables.measure import NamedRun
 from tables.store import Row
-from tables.text import TextsMeasure, TextsSession, settings_line, summary_of
+from tables.text import SampledMeasure, SampledSession, settings_line, summary_of
 from tables.views import View, problems
 
 TRAIN_WINDOWS = 200  # that are scored
@@ -68,7 +68,7 @@ class PaperConfig(SampledConfig):
         return super().filled_in(reads)
 
 
-class PaperSession(TextsSession):
+class PaperSession(SampledSession):
     c: PaperConfig
 
     def __init__(self, c: PaperConfig):
@@ -105,7 +105,7 @@ class PaperSession(TextsSession):
         return dict(zip(keys, published)) | super().numbers(subject)
 
 
-class PaperMeasure(TextsMeasure):
+class PaperMeasure(SampledMeasure):
     name, config, session = "paper", PaperConfig, PaperSession
 
     def view(self, rows: list[Row]) -> View:

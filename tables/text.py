@@ -46,7 +46,7 @@ NOT_MEASURED = {"compression", "steps", "train_tokens", "teacher_tokens"}  # col
 # Runs, their texts, and texts that no model wrote: here, and with the paper's protocol (tables/paper.py)
 
 
-class TextsSession(Session):
+class SampledSession(Session):
     """Runs of one text, and the texts of each row, which are kept in OUT.samples."""
 
     c: SampledConfig
@@ -113,7 +113,7 @@ class TextsSession(Session):
                 file.write((json.dumps(text, ensure_ascii=False) + "\n").encode())
 
 
-class TextsMeasure(Measure):
+class SampledMeasure(Measure):
     def check(self, c: SampledConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for config in wanted:
             check_text(Path(config["out_dir"]), config["dataset"])
@@ -129,7 +129,7 @@ class TextsMeasure(Measure):
 # The measure
 
 
-class TextSession(TextsSession):
+class TextSession(SampledSession):
     c: TextConfig
 
     def __init__(self, c: TextConfig):
@@ -212,7 +212,7 @@ def text_intervals(
     return out
 
 
-class TextMeasure(TextsMeasure):
+class TextMeasure(SampledMeasure):
     name, config, session = "text", TextConfig, TextSession
 
     def check(self, c: TextConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from evaluate.text_numbers import reference_texts
 from tables import text as measure
 from tables.columns import HONEST, Column
 from tables.names import REFERENCES
+from tables.store import Store
 from tables.text import TextSession
 from tests.fixtures import TINY, rows, samples, scale, seal, train_in_process
 from train import TrainConfig
@@ -237,6 +238,17 @@ def test_a_new_column_is_measured_in_kept_rows(table, trained, sig, monkeypatch)
     assert all(same(rows(table)[name], before[name]) for name in REFERENCES)
 
 
+def test_rows_that_lack_a_setting_are_of_another_table(table, trained, no_work):
+    """Such as those of an earlier version: nobody knows what they were measured with."""
+    lacking = [
+        row | {"settings": {k: v for k, v in row["settings"].items() if k != "min_p"}}
+        for row in rows(table).values()
+    ]
+    Store(table.with_suffix(".jsonl")).put(lacking)
+    with pytest.raises(ValueError, match="min_p"):
+        main([str(trained), *SMALL, f"--out={table}"])
+
+
 def test_only_what_is_new_or_changed_is_done(table, trained, variant, monkeypatch):
     seen, there = capture(monkeypatch), rows(table)
     assert main([str(trained), f"third={trained}/last", *SMALL, f"--out={table}"]) == 0
@@ -354,7 +366,8 @@ def test_the_papers_protocol(trained, sig, token_folder, tmp_path, monkeypatch):
     seen, tokenizer = capture(monkeypatch), load_tokenizer(token_folder)
     out = tmp_path / "paper"
     assert tables_program.main([str(trained), str(sig), *PAPER_SMALL, f"--out={out}"]) == 0
-    r = rows(out)["baseline"]
+    made = {row["name"]: row for row in Store(out.with_suffix(".jsonl")).rows("paper")}
+    r = made["baseline"]
     s = r["settings"]
     keys = ("loops", "prompt_tokens", "temperature", "top_k")
     assert [s[key] for key in keys] == [10, 16, 0.8, 200]
@@ -370,8 +383,8 @@ def test_the_papers_protocol(trained, sig, token_folder, tmp_path, monkeypatch):
     bleu = [v["self_bleu"] for v in loops]
     assert r["self_bleu_sd"] == pytest.approx(np.std(bleu) * math.sqrt(10 / 9)) and r["self_bleu_sd"] > 0
     assert [r[f"published_{key}"] for key in ("ppl", "self_bleu", "distinct_4")] == [6.1855, 27.1660, 0.9709]
-    assert rows(out)[sig.name]["published_ppl"] == 2257.3240  # by the name's first part
-    assert 1 < r["ppl_train"] < 50 and "ppl_tok" not in r and "published_ppl" not in rows(out)["human"]
+    assert made[sig.name]["published_ppl"] == 2257.3240  # by the name's first part
+    assert 1 < r["ppl_train"] < 50 and "ppl_tok" not in r and "published_ppl" not in made["human"]
     for flag in ("--texts=15", "--prompt_tokens=17"):
         with pytest.raises(ValueError, match=flag[2:].split("=")[0]):
             tables_program.main([str(trained), *PAPER_SMALL, flag])
