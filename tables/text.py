@@ -114,7 +114,7 @@ class SampledSession(Session):
 
 
 class SampledMeasure(Measure):
-    def check(self, c: SampledConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def check(self, c: Any, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for config in wanted:
             check_text(Path(config["out_dir"]), config["dataset"])
         check_planned(wanted)
