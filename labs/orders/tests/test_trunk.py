@@ -7,7 +7,6 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from labs.orders.recorded import translate
 from torch import Tensor
 
 from common.config import with_defaults
@@ -17,6 +16,7 @@ from data.tokens import TokenFile, write_tokens
 from evaluate.scoring import score
 from heads import make_head
 from labs.orders.asking import Asker
+from labs.orders.recorded import translate
 from labs.orders.task import OrdersSource, along, plan
 from labs.orders.trunk import MASKED, AnyOrder, Masked
 from labs.sequences.paths import ORDERS, Order
