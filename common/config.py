@@ -31,7 +31,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from typing_extensions import TypedDict
 
 from common.errors import CONTROL, UserError, mistake, nearest, nearest_file, printable, reading
-from common.places import INSTALLED, WORK, as_installed_command, find, upgrade_config
+from common.places import INSTALLED, WORK, as_installed_command, find
 
 T = TypeVar("T")
 
@@ -202,7 +202,7 @@ def read_run(folder: Path, kinds: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that the run in `folder` was begun with: the folder stands for a config file."""
     last = next((p for p in (folder / "last", folder / "last.old") if p.is_dir()), folder / "last")
     with reading(last / "config.json"):
-        config = upgrade_config(json.loads((last / "config.json").read_bytes()))
+        config = json.loads((last / "config.json").read_bytes())
         known = {key: value for key, value in config.items() if key in kinds}
         if "data" in known:  # the prepared folder, unless it is gone: then it is prepared again
             known["data"] = str(WORK / known["data"]) if (WORK / known["data"]).is_dir() else ""
@@ -250,12 +250,12 @@ def literal(text: str, kind: Any) -> Any:
 
 
 def with_defaults(defaults: type, config: dict[str, Any]) -> dict[str, Any]:
-    """`config`, a recorded one, with today's keys and the default of each that an earlier version had not.
+    """`config`, a recorded one, with the default of each key that an earlier version had not.
 
     Every comparison of a recorded configuration with a wanted one begins here: what is missing in a record
     is neither a difference nor equal to everything.
     """
-    return vars(defaults()) | upgrade_config(config)
+    return vars(defaults()) | config
 
 
 def help_text(cls: type) -> str:

@@ -51,13 +51,6 @@ def registered(core: str, registry: str, part: str) -> dict[str, Any]:
     return {k: v for module in known for k, v in getattr(module, registry).items()}
 
 
-def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
-    """A recorded configuration with today's keys: `translate` of labs/LAB/recorded.py."""
-    for module in modules("recorded").values():
-        config = importlib.import_module(module).translate(config)
-    return config
-
-
 def find(path: str | Path) -> Path:
     """`path`, if it is there from the current folder; else what has that path in the code or in a lab."""
     if Path(path).exists() or Path(path).is_absolute():

@@ -14,7 +14,7 @@ All of them count n-grams with `_ngram_counts`.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from importlib.util import find_spec
 from itertools import chain
@@ -258,11 +258,16 @@ def cut(text: str, words: int, tokenize: str = SPACED) -> str:
     return end[0] if end else text
 
 
-def text_metrics(texts: list[str], words: int = 0, tokenize: str = SPACED) -> dict[str, float]:
-    """TEXT_METRICS of decoded texts, whose words `tokenize` finds.
+def text_metrics(
+    texts: list[str],
+    words: int = 0,
+    tokenize: str = SPACED,
+    metrics: Mapping[str, Callable[..., float]] = TEXT_METRICS,
+) -> dict[str, float]:
+    """The metrics of decoded texts, whose words `tokenize` finds.
 
     Each text is cut to its first `words`; "short_texts" says how many have fewer. 0: no text is cut.
     """
     short = {"short_texts": sum(len(words_in(t, tokenize)) < words for t in texts)} if words else {}
     texts = [cut(t, words, tokenize) for t in texts]
-    return {key: float(metric(texts, tokenize)) for key, metric in TEXT_METRICS.items()} | short
+    return {key: float(metric(texts, tokenize=tokenize)) for key, metric in metrics.items()} | short

@@ -15,7 +15,7 @@ from common.device import autocast, float64_device, get_dtype, to_float64
 from common.errors import UserError
 from common.log import progress_bar
 from evaluate.decoding import AS_SCORED, Decoding, truncate
-from evaluate.settings import SampledConfig, Settings, run_seed
+from evaluate.settings import SampledConfig, run_seed
 from heads import Weights
 from model import GPT, Cache, LanguageModel, Trunk
 from training.run import Degenerate
@@ -213,20 +213,20 @@ def held_out_prompts(ids: np.ndarray, n: int, prompt: int, new: int, seed: int |
 
 
 def sample_texts(
-    model: LanguageModel, prompts: np.ndarray, s: SampledConfig | Settings, device: torch.device, title: str
+    model: LanguageModel, prompts: np.ndarray, c: SampledConfig, device: torch.device, title: str
 ) -> np.ndarray:
-    """(n, new_tokens) ids sampled after each prompt; s.seed is the run's own, see `run_seed`."""
+    """(n, new_tokens) ids sampled after each prompt; c.seed is the run's own, see `run_seed`."""
     batch = 50  # prompts at once
-    draws = model.head.draws(s.samples, s.seed, get_dtype(s.dtype))
-    generator = torch.Generator(float64_device(device)).manual_seed(s.seed)
-    total = len(prompts) * s.new_tokens
+    draws = model.head.draws(c.samples, c.seed, get_dtype(c.dtype))
+    generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
+    total = len(prompts) * c.new_tokens
     out = []
     how = dict(unit="tok", unit_scale=True, desc=f"{title}: sampling", leave=False)
     with progress_bar(total=total, **how) as bar:
         for part in np.split(prompts, range(batch, len(prompts), batch)):
             columns = []
             start = torch.from_numpy(part).to(device)
-            for token, _ in generate(model, start, s.new_tokens, draws, s, generator, dtype=s.dtype):
+            for token, _ in generate(model, start, c.new_tokens, draws, c, generator, dtype=c.dtype):
                 columns.append(token)
                 bar.update(len(part))
             out.append(torch.stack(columns, 1).cpu().numpy())

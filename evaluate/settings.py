@@ -1,14 +1,16 @@
-"""What the measures of texts are asked for, and what two rows of the text measure must share."""
+"""The flags of the measures of texts, and what two rows of one table must share."""
 
 import hashlib
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 from common.config import AtLeast2, Dtype, Natural, Positive, Seed
 from common.errors import UserError
 from evaluate.decoding import Decoding
 
 LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
+# what two rows of one table need not share
+NOT_SETTINGS = {"checkpoints", "data", "out", "columns", "texts_kept", "halves", "device"}
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class SampledConfig(Decoding):
     data: str = ""                  # the prepared data folder; empty: the one of the first run
     block_size: Natural = 0         # tokens that each model reads at once; 0: the fewest that one of them can
     # what is sampled
-    texts: Positive = 100           # of each row
+    texts: AtLeast2 = 100           # of each row
     prompt_tokens: Natural = 50     # 0: the whole block
     new_tokens: Positive = 200
     samples: Positive = 8           # weight draws of Bayesian rows
@@ -33,6 +35,20 @@ class SampledConfig(Decoding):
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
     # fmt: on
+
+    def filled_in(self, reads: int) -> Self:
+        """With what 0 stands for, of models that read so many tokens at once. UserError naming a value that
+        they cannot have."""
+        block_size = self.block_size or reads
+        c = replace(self, block_size=block_size, prompt_tokens=self.prompt_tokens or block_size)
+        if max(block_size, c.prompt_tokens) > reads:
+            sizes = f"block_size = {block_size}, prompt_tokens = {c.prompt_tokens}"
+            raise UserError(f"{sizes}: one model reads {reads} tokens: give --block_size={reads}")
+        return c
+
+    def settings(self, **digests: str) -> dict[str, Any]:
+        """What two rows of one table must share; `digests` of what it was measured with."""
+        return {key: value for key, value in vars(self).items() if key not in NOT_SETTINGS} | digests
 
 
 @dataclass(frozen=True)
@@ -51,51 +67,20 @@ class TextConfig(SampledConfig):
     halves: AtLeast2 = 200          # random halves of the references' texts, for their intervals
     # fmt: on
 
-
-@dataclass(frozen=True)
-class Settings(Decoding):
-    """What two rows must share to stand in one table."""
-
-    tokenizer: str  # fingerprint
-    train: str  # SHA-256 of the training text
-    corpus: str  # SHA-256 of the split that is scored
-    split: str
-    texts: int
-    prompt_tokens: int
-    new_tokens: int
-    words: int  # of each text that are measured; 0: all of them, or not known before the texts are
-    samples: int  # weight draws of Bayesian rows
-    block_size: int  # context of the models
-    stride: int  # of the scoring windows
-    seed: int
-    dtype: str
-    scorer: str = ""  # SHA-256 of the weights that the texts are judged by; "" where they are not
-    tokenize: str = "13a"  # what is a word
-
-    @classmethod
-    def of(cls, c: TextConfig, reads: int, scorer: str = "", **hashes: str) -> "Settings":
-        """What `c` asks for of models that can read so many tokens at once. UserError naming the setting that
-        cannot work.
-
-        scorer  the SHA-256 of its weights, not its path
-        hashes  the fields tokenizer, train and corpus; "" where the data are not prepared yet
-        """
-        given = {f.name: getattr(c, f.name) for f in fields(cls) if hasattr(c, f.name)}
-        given |= {"tokenizer": "", "train": "", "corpus": "", **hashes, "scorer": scorer}
-        block_size = c.block_size or reads
-        given |= {"block_size": block_size, "prompt_tokens": c.prompt_tokens or block_size}
-        s = cls(**given | {"stride": c.stride or min(512, block_size)})
-        needs = s.prompt_tokens + s.new_tokens
+    def filled_in(self, reads: int) -> Self:
+        c = super().filled_in(reads)
+        c, fits = (
+            replace(c, stride=c.stride or min(512, c.block_size)),
+            f"at most block_size = {c.block_size}",
+        )
         for key, works, why in (
-            ("block_size", block_size <= reads, f"one model reads {reads} tokens: give --block_size={reads}"),
-            ("words", s.words == 0 or s.words >= LEAST_WORDS, f"at least {LEAST_WORDS}"),
-            ("texts", s.texts >= 2, "each is compared with the others"),
-            ("new_tokens", needs <= block_size, f"{needs} tokens with the prompt; block_size = {block_size}"),
-            ("stride", s.stride <= block_size, f"block_size = {block_size}"),
+            ("words", c.words == 0 or c.words >= LEAST_WORDS, f"at least {LEAST_WORDS}"),
+            ("new_tokens", c.prompt_tokens + c.new_tokens <= c.block_size, f"with the prompt {fits}"),
+            ("stride", c.stride <= c.block_size, fits),
         ):
             if not works:
-                raise UserError(f"{key} = {getattr(s, key)!r} cannot be: {why}")
-        return s
+                raise UserError(f"{key} = {getattr(c, key)}: give {why}")
+        return c
 
 
 def run_seed(seed: int, config: dict[str, Any]) -> int:

@@ -11,8 +11,7 @@ from data.tokens import TokenFile
 from evaluate import metrics
 from evaluate.sampling import Prompts
 from evaluate.scoring import TemperedCalibration, fit_temperature, score
-from evaluate.settings import Settings
-from heads import Weights
+from evaluate.settings import TextConfig
 from model import LanguageModel
 
 Bar = Callable[[Iterable], Iterable]
@@ -36,15 +35,15 @@ def decode(tokenizer: Tokenizer, rows: np.ndarray) -> list[str]:
 
 
 def held_out_numbers(
-    model: LanguageModel, data: Data, s: Settings, draws: list[Weights], device: torch.device, bar: Bar
+    model: LanguageModel, data: Data, c: TextConfig, device: torch.device, bar: Bar
 ) -> dict[str, Any]:
     """Perplexities and calibration on the whole held-out split. Degenerate if the model's probabilities are
     not numbers."""
-    split, validation = data.split, data.validation
-    asked, reads = (draws, device, s.dtype), s.block_size
-    tau = fit_temperature(model, validation.ids, *asked, context=reads) if validation else None
+    split, reads = data.split, c.block_size
+    asked = (model.head.draws(c.samples, c.seed), device, c.dtype)
+    tau = fit_temperature(model, data.validation.ids, *asked, context=reads) if data.validation else None
     calibration = TemperedCalibration(tau)
-    r = score(model, split.ids, s.stride, *asked, each=calibration, progress=bar, context=reads)
+    r = score(model, split.ids, c.stride, *asked, each=calibration, progress=bar, context=reads)
     row = {"ppl_tok": metrics.perplexity(r.nll, r.tokens)}
     if split.words:
         row["ppl_word"] = metrics.perplexity(r.nll, split.words)

@@ -1,8 +1,7 @@
 """Which runs can stand in one table: of one corpus and tokenizer, of one length of context, with names of
 their own."""
 
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,15 @@ from tables.measure import NamedRun
 from tables.names import REFERENCES, check_apart
 
 
-def check_together(
-    runs: list[tuple[Path, dict[str, Any]]], tokens: Callable[[dict[str, Any]], Any], any_order: bool = False
-) -> None:
-    """UserError if two runs, (path, configuration), cannot stand in one table, trained or yet to be trained.
+def check_together(runs: Sequence[tuple[Path, dict[str, Any], Any]], any_order: bool) -> None:
+    """UserError if two runs, (path, configuration, what its token files are known by), cannot stand in one
+    table, trained or yet to be trained.
 
-    tokens     what their token files are known by
     any_order  whether those can be measured, too, that never read from left to right
     """
-    first, base = runs[0]
-    for path, c in runs:
-        if tokens(c) != tokens(base) or c["block_size"] != base["block_size"]:
+    for path, c, tokens in runs:
+        first, base, known = runs[0]
+        if tokens != known or c["block_size"] != base["block_size"]:
             raise UserError(f"{path} and {first} have other token files, or another block_size")
         with checking():
             if not any_order and not trunk_on_meta(c).forwards:
@@ -35,18 +32,14 @@ def check_comparable(runs: Sequence[NamedRun], any_order: bool = False) -> None:
     """UserError if two of the rows cannot stand in one table. `any_order`: as of check_together. Of an
     imported model the text is not known; it reads as much as the others."""
     ours = [(run.path, run.ckpt.record) for run in runs if run.ckpt.config.data]
-    if ours:
-        check_together(ours, itemgetter("tokenizer_fingerprint", "data_sha256"), any_order)
+    check_together([(path, c, (c["tokenizer_fingerprint"], c["data_sha256"])) for path, c in ours], any_order)
     check_apart([*REFERENCES, *(run.name for run in runs)])
 
 
 def check_planned(configs: Sequence[dict[str, Any]], any_order: bool = False) -> None:
     """`check_comparable` of runs that are yet to be trained. Their token files are known by their folder."""
-
-    def folder(config: dict[str, Any]) -> Path:
-        return folder_of(config["dataset"], config["tokenizer"], config["source"])
-
-    check_together([(Path(config["out_dir"]), config) for config in configs], folder, any_order)
+    where = [folder_of(c["dataset"], c["tokenizer"], c["source"]) for c in configs]
+    check_together([(Path(c["out_dir"]), c, at) for c, at in zip(configs, where)], any_order)
 
 
 def check_text(path: Path, dataset: str, given: int = 0) -> None:
@@ -58,20 +51,17 @@ def check_text(path: Path, dataset: str, given: int = 0) -> None:
         raise UserError(f"{path} is of {dataset}, no text: python table.py --measure={measure}")
 
 
-def data_folder(runs: Sequence[NamedRun], data: str) -> Path:
-    """The folder that --data names, or else that of the first run that was trained here."""
-    if data:
-        return Path(data).expanduser()
-    first = next((run for run in runs if run.ckpt.config.data), None)
-    if first is None:
-        raise UserError(f"{runs[0].path} names no corpus: give --data=FOLDER")
-    return found_path(first.ckpt)
-
-
 def open_split(runs: Sequence[NamedRun], data: str, split: str) -> TokenFile:
     """The split that the runs are measured on. UserError if another tokenizer made it, or if it has sequences
-    of another length."""
-    held_out = open_tokens(data_folder(runs, data) / f"{split}.bin")
+    of another length.
+
+    data  its folder; "": that of the first run that was trained here
+    """
+    ours = [run.ckpt for run in runs if run.ckpt.config.data]
+    if not data and not ours:
+        raise UserError(f"{runs[0].path} names no corpus: give --data=FOLDER")
+    folder = Path(data).expanduser() if data else found_path(ours[0])
+    held_out = open_tokens(folder / f"{split}.bin")
     for run in runs:
         length, reads = (d.get(k) for d, k in ((held_out.info, "length"), (run.ckpt.record, "block_size")))
         tokenizer = run.ckpt.config.tokenizer_fingerprint

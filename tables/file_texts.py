@@ -30,12 +30,13 @@ from evaluate.diversity import (
     common_words,
     cut,
     distinct_n,
+    text_metrics,
     tokenizer_for,
     words_in,
 )
 from tables.columns import HONEST, Column
 from tables.names import check_apart, named_path
-from tables.statistics import half_sampling_interval
+from tables.text import text_intervals
 from tables.views import View
 
 
@@ -87,23 +88,6 @@ def texts_of(path: Path, c: FilesConfig) -> list[str]:
         return found
 
 
-def numbers(texts: list[str], c: FilesConfig, words: int, tokenize: str) -> dict[str, float]:
-    """The columns of a file's texts. ValueError where they are too short or too few for a metric."""
-    lengths = [len(words_in(text, tokenize)) for text in texts]
-    texts = [cut(text, words, tokenize) for text in texts]
-    out = {"words": float(np.mean(np.minimum(lengths, words or max(lengths))))}
-    if words:
-        out["short_texts"] = sum(length < words for length in lengths)
-    for key, metric in METRICS.items():
-        of_texts = partial(metric, tokenize=tokenize)
-        out[key] = of_texts(texts)
-        try:
-            out[f"{key}_ci"] = half_sampling_interval(texts, of_texts, c.halves)
-        except ValueError:  # a half is too short for it
-            out[f"{key}_ci"] = np.nan
-    return out
-
-
 def main(argv: list[str]) -> int:
     """What `eval_diversity.py --files` runs."""
     c = read(FilesConfig, [a for a in argv if a != "--files"], __doc__ or "")
@@ -131,12 +115,18 @@ def main(argv: list[str]) -> int:
     # The table
     rows: list[dict[str, Any]] = []
     for name, path in paths.items():
+        lengths = [len(words_in(text, tokenize)) for text in texts[name]]
+        row = {
+            "name": name,
+            "reference": name == "human",
+            "words": np.minimum(lengths, words or np.inf).mean(),
+        }
         try:
-            rows.append(
-                {"name": name, "reference": name == "human", **numbers(texts[name], c, words, tokenize)}
-            )
-        except ValueError as error:
+            row |= text_metrics(texts[name], words, tokenize, METRICS)
+        except ValueError as error:  # they are too short or too few
             raise UserError(f"{path}: {error}") from error
+        measured = [cut(text, words, tokenize) for text in texts[name]]
+        rows.append(row | text_intervals(measured, c.halves, tokenize, METRICS))
     settings = {"texts": count, "words": words or "all", "tokenize": tokenize, "unit": c.unit}
     settings |= {"seed": c.seed, "halves": c.halves, "sacrebleu": version("sacrebleu"), "smoothing": "exp"}
     settings |= {"effective order": True, "nanoheads": version("nanoheads") if INSTALLED else commit()}

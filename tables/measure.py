@@ -19,7 +19,6 @@ from common.files import beside
 from common.places import commit, versions
 from config.defaults import TrainConfig
 from tables.names import check_apart, named_path
-from tables.settings import other_settings
 from tables.store import Row, Store
 from tables.views import View
 from training.checkpoint import weights_digest
@@ -148,7 +147,7 @@ def kept_rows(store: Store, measure: Measure, settings: dict[str, Any]) -> dict[
     """
     kept = {row["name"]: row for row in table_rows(store, measure)}
     for row in kept.values():
-        if found := other_settings(row["settings"], settings):
+        if found := difference(dict.fromkeys(settings) | row["settings"], settings):
             raise UserError(f"{store.path} holds rows of another {found}: give another --out or --results")
     return kept
 

@@ -53,36 +53,24 @@ def compare(rows: list[Row], trials: list[Row]) -> Comparison:
     key, first = quality_of(rows), next(iter(groups), "")
     if not key:
         return Comparison(first, {}, {}, 0)
-    errors = search_errors(trials)
-    best = {}
+
+    errors, best = search_errors(trials), {}
     for name, runs in groups.items():
         pairs = [math.log(runs[s][key] / groups[first][s][key]) for s in runs if s in groups[first]]
         if name != first and pairs:
             best[name] = estimate(pairs, *(errors[row] for row in (name, first) if row in errors))
-    places = shared_places(trials, first)
-    others = dict.fromkeys([*best, *(t["row"] for t in trials if t["row"] != first)])
-    at = {name: at_places(trials, name, places) for name in others}
-    same = {name: estimate(differences) for name, differences in at.items() if differences}
+
+    # The shared points that count, and the rows that were trained at all of them
+    own, same = trials_of(trials, first), {}
+    lowest, shared = best_of(own), own[: own[0]["settings"]["design"]] if own else []
+    places = {place(t): t["nll"] for t in shared if lowest and t["nll"] < lowest["nll"] + NEAR}
+    for name in dict.fromkeys([*best, *(t["row"] for t in trials if t["row"] != first)]):
+        own = trials_of(trials, name)
+        nll = {place(t): value for t, value in zip(own, losses(own))}
+        constant = own and own[0]["settings"].get("own_space")  # of its own: another one at each point
+        if places and places.keys() <= nll.keys() and not constant:
+            same[name] = estimate([nll[at] - value for at, value in places.items()])
     return Comparison(first, best, same, len(places))
-
-
-def shared_places(trials: list[Row], first: str) -> list[Row]:
-    """The first row's trials at shared points that count: those within NEAR of its best."""
-    own = trials_of(trials, first)
-    best = best_of(own)
-    shared = own[: own[0]["settings"]["design"]] if own else []
-    return [t for t in shared if best is not None and t["nll"] < best["nll"] + NEAR]
-
-
-def at_places(trials: list[Row], name: str, places: list[Row]) -> list[float]:
-    """The row's NLL less the first row's at each place; [] where it was not trained at all of them, or with a
-    constant of its own."""
-    own = trials_of(trials, name)
-    if not own or own[0]["settings"].get("own_space"):
-        return []
-    nll = {place(t): value for t, value in zip(own, losses(own))}
-    there = all(place(t) in nll for t in places)
-    return [nll[place(t)] - t["nll"] for t in places] if there else []
 
 
 def place(trial: Row) -> tuple:

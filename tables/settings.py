@@ -1,11 +1,9 @@
-"""What a table is asked for, and whether two rows of one were measured alike."""
+"""What a table is asked for."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from common.config import Field, Flags, Positive, Seed, Space
-from evaluate.decoding import AS_SCORED
-from training.run import difference
 
 Rows = Annotated[list[Annotated[Flags, Field(pattern=r"\S")]], Field(min_length=1)]
 Seeds = Annotated[list[Seed], Field(min_length=1)]
@@ -44,22 +42,3 @@ class TableConfig:
     about: dict[str, str] = field(default_factory=dict)     # name of a table -> what its page opens with
     figures: Literal["png", "pdf"] = "png"          # what its figures are written as; a PDF is vectors
     # fmt: on
-
-
-# cuts of older versions, each at the value that cuts nothing
-GONE_CUTS = {"typical_p": 1.0, "epsilon": 0.0, "eta": 0.0, "top_a": 0.0, "top_n_sigma": 0.0, "min_k": 0.0}
-
-
-def other_settings(before: dict, now: dict) -> str:
-    """The first key of `now` that has another value in `before`, with both values; `words` only where it is
-    known.
-
-    An older version, which does not name a scorer, a cut or a part of the split, had none. One that had a cut
-    which is gone, or the paper's protocol, measured something else.
-    """
-    hashes = ("tokenizer", "train", "corpus", "scorer")  # last: a hash says least of what is another
-    known = {k: now[k] for k in sorted(now, key=hashes.__contains__) if k != "words" or now[k]}
-    gone = {**GONE_CUTS, "protocol": "honest", "loops": 1}
-    known = gone | known
-    defaults = {"scorer": "", "part": False, "tokenize": "13a", **gone, **vars(AS_SCORED)}
-    return difference(dict.fromkeys(known) | defaults | before, known)

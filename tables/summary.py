@@ -9,7 +9,7 @@ for text metrics too, however the two variances compare. The texts alone would l
 import math
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 
 from common.config import with_defaults
@@ -94,7 +94,7 @@ def summarise(rows: list[Row], columns: Columns) -> list[Row]:
                                    the 95% interval: one seed is the same start and the same batches, so a
                                    pair differs by less than two runs do
     <key>_better                   whether that interval lies on the good side alone
-    <key>_best                     whether it cannot be told from the best, see `marks`
+    <key>_best                     whether it cannot be told from the best, see `best_rows`
     quality_worse                  whether it predicts text worse than the first row, see `worse`
     """
     runs: dict[str, Runs] = {}
@@ -105,14 +105,15 @@ def summarise(rows: list[Row], columns: Columns) -> list[Row]:
     if not runs:
         return references
     human = next(iter(references), {})  # the first of a measure's: human text, or the truth
-    base, marked = next(iter(runs.values())), marks(runs, human, columns)
-    trainings = []
+    base, noisy, summary = next(iter(runs.values())), worse(runs), []
+    best = {column.key: best_rows(column, runs, human, noisy) for column in columns}
     for name, of_seed in runs.items():
         row: Row = {"name": name, "runs": [r["name"] for r in of_seed.values()], "seeds": [*of_seed]}
+        row |= {"quality_worse": name in noisy, **{f"{key}_best": name in best[key] for key in best}}
         for column in columns:
             row |= numbers_of(column, of_seed, base, human)
-        trainings.append(row | marked[name])
-    return trainings + references
+        summary.append(row)
+    return summary + references
 
 
 def numbers_of(column: Column, runs: Runs, base: Runs, human: Row) -> Row:
@@ -171,26 +172,19 @@ def distance(row: Row, human: Row, column: Column) -> float:
     return -value if column.best == "high" else value
 
 
-def marks(rows: dict[str, Runs], human: Row, columns: Columns) -> dict[str, dict[str, bool]]:
-    """For each row its `<key>_best`, whether it is in the best group of that column, and `quality_worse`.
+def best_rows(column: Column, rows: dict[str, Runs], human: Row, noisy: Collection[str]) -> set[str]:
+    """The rows that cannot be told from the best of a column.
 
-    The first row is the standard of quality. Text that is as diverse as human text can be noise: where
-    nearness to human is best, a row competes only if it predicts text no worse than that.
+    Text that is as diverse as human text can be noise: where nearness to human is best, a row competes only
+    if it predicts text no worse than the first row.
     """
-    noisy = worse(rows)
-    out: dict[str, dict[str, bool]] = {name: {"quality_worse": name in noisy} for name in rows}
-    for column in columns:
-        key, near = column.key, column.best == "human"
-        if not column.best or (near and key not in human):
-            continue
-        best = best_group(
-            {
-                name: {seed: distance(r, human, column) for seed, r in runs.items() if key in r}
-                for name, runs in rows.items()
-                if not (near and name in noisy)
-            }
-        )
-        for name, runs in rows.items():
-            if any(key in r for r in runs.values()):
-                out[name][key + "_best"] = name in best
-    return out
+    near = column.best == "human"
+    if not column.best or (near and column.key not in human):
+        return set()
+    return best_group(
+        {
+            name: {seed: distance(r, human, column) for seed, r in runs.items() if column.key in r}
+            for name, runs in rows.items()
+            if not (near and name in noisy)
+        }
+    )

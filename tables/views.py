@@ -6,6 +6,7 @@ None is read back.
 import json
 import math
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,44 +51,21 @@ def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> pd.DataFrame:
     return pd.DataFrame([*lines], columns=[*head]).set_index(head[0])
 
 
-def table_of(summary: list[Row], columns: Sequence[Column]) -> pd.DataFrame:
-    """The cells of a summary's rows, a column a title."""
-    human = next((row for row in summary if row.get("reference")), {})
-    lines = [[row["name"], *(cell(row, c, human) for c in columns)] for row in summary]
-    return table(["", *(c.title for c in columns)], lines)
-
-
-def sheet_of(summary: list[Row], columns: Sequence[Column]) -> pd.DataFrame:
-    """The numbers of a summary: means, intervals, differences to the first row, and each seed's value."""
-    return sheet_columns(pd.DataFrame(summary).set_index("name"), columns)
-
-
-def sheet_columns(sheet: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
-    keys = [c.key + end for c in columns for end in ("", "_ci", "_diff", "_diff_ci", "_seeds")]
-    return sheet[[key for key in ("seeds", *keys) if key in sheet]]
-
-
-def legend(columns: Sequence[Column]) -> str:
-    return "\n".join(f"- {c.title}: {c.what}" for c in columns)
-
-
 class View(NamedTuple):
-    """What people read of rows."""
+    """What people read of rows: tables and paragraphs in their order; empty ones are left out."""
 
-    parts: Sequence[pd.DataFrame | str]  # tables and paragraphs in their order; empty ones are left out
-    bold: pd.DataFrame | None = None  # which cells of the first table LaTeX has in bold
-    sheet: pd.DataFrame | None = None  # numbers, for a spreadsheet
-    columns: Sequence[Column] = ()  # of the first table, where it is a summary's
+    parts: Sequence[pd.DataFrame | str]
+    columns: Sequence[Column] = ()  # of the first table, where it is that of a summary
+    summary: Sequence[Row] = ()
 
     @classmethod
     def of_summary(cls, summary: list[Row], columns: Sequence[Column], *parts: pd.DataFrame | str) -> "View":
-        """The table of a summary, then the `parts`, and what each column is. Bold is what is better than the
-        first row by the interval of their difference."""
+        """The table of a summary's rows, a column a title; the `parts`, and what each column is."""
         columns = [c for c in columns if any(c.key in row for row in summary)]
-        better = {c.title: [row.get(f"{c.key}_better", False) for row in summary] for c in columns}
-        sheet = sheet_of(summary, columns)
-        parts = table_of(summary, columns), *parts, legend(columns)
-        return cls(parts, pd.DataFrame(better), sheet, columns)
+        human = next((row for row in summary if row.get("reference")), {})
+        lines = [[row["name"], *(cell(row, c, human) for c in columns)] for row in summary]
+        legend = "\n".join(f"- {c.title}: {c.what}" for c in columns)
+        return cls([table(["", *(c.title for c in columns)], lines), *parts, legend], columns, summary)
 
     def only(self, keys: str) -> "View":
         """A summary's view with these columns of its table in place of all, in this order: keys with commas
@@ -95,13 +73,7 @@ class View(NamedTuple):
         known = {column.key: column for column in self.columns}
         if unknown := [key for key in keys.split(",") if key not in known]:
             raise UserError(f"columns: {unknown[0]!r} is none of {', '.join(known) or 'this table'}")
-        assert self.sheet is not None and self.bold is not None
-        chosen = [known[key] for key in keys.split(",")]
-        titles = [column.title for column in chosen]
-        whole, *parts, _ = self.parts
-        assert isinstance(whole, pd.DataFrame)
-        parts = [whole[titles], *parts, legend(chosen)]
-        return View(parts, self.bold[titles], sheet_columns(self.sheet, chosen), chosen)
+        return self.of_summary([*self.summary], [known[key] for key in keys.split(",")], *self.parts[1:-1])
 
     @property
     def tables(self) -> list[pd.DataFrame]:
@@ -119,8 +91,11 @@ class View(NamedTuple):
 
     @property
     def latex(self) -> str:
-        """The tables, in the style of the package booktabs; in bold what is better than the first row."""
-        tables = [as_latex(table, None if i else self.bold) for i, table in enumerate(self.tables)]
+        """The tables, in the style of the package booktabs; in bold what is better than the first row, by the
+        interval of their difference."""
+        better = {c.title: [row.get(f"{c.key}_better", False) for row in self.summary] for c in self.columns}
+        bold = [pd.DataFrame(better)] if self.columns else [None]
+        tables = [as_latex(table, of) for table, of in zip_longest(self.tables, bold)]
         return "\n".join(["% needs \\usepackage{booktabs}", *tables])
 
     def fitting(self, width: int) -> "View":
@@ -133,11 +108,13 @@ class View(NamedTuple):
         return self._replace(parts=[part if isinstance(part, str) else turned(part) for part in self.parts])
 
     def write(self, out: Path) -> None:
-        """OUT.md, OUT.tex and, of a summary, OUT.csv, each whole or not at all."""
+        """OUT.md, OUT.tex and, of a summary, OUT.csv with all its numbers, each whole or not at all."""
         texts = {".md": self.markdown, ".tex": self.latex}
-        if self.sheet is not None:
-            cells = self.sheet.map(lambda v: " ".join(map(str, v)) if isinstance(v, list) else v)
-            texts[".csv"] = cells.to_csv()
+        if self.columns:
+            sheet = pd.DataFrame(self.summary).set_index("name")
+            keys = [c.key + end for c in self.columns for end in ("", "_ci", "_diff", "_diff_ci", "_seeds")]
+            sheet = sheet[[key for key in ("seeds", *keys) if key in sheet]]
+            texts[".csv"] = sheet.map(lambda v: " ".join(map(str, v)) if isinstance(v, list) else v).to_csv()
         for end, text in texts.items():
             with replacing(beside(out, end)) as file:
                 file.write(text.encode())

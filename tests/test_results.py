@@ -23,29 +23,20 @@ STORES = sorted(RESULTS.glob("*.jsonl"))
 def views(path: Path) -> dict[str, View]:
     """The Markdown file of each view of a store -> what the code makes of the rows."""
     name, store = path.name.removesuffix(".jsonl"), Store(path)
-    of = {f"{name}.md": ("text", find_measure("text").view), f"{name}.tune.md": (search.NAME, search.view)}
-    made = {file: view(rows) for file, (measure, view) in of.items() if (rows := store.rows(measure))}
-    if found := comparison(store):
-        c = read(TableConfig, [f"config/tables/{name}.py"])
+    config = f"config/tables/{name}.py"
+    c = read(TableConfig, [config] if find(config).is_file() else [])
+    rows, made = {measure: store.rows(measure) for measure in store.measures()}, {}
+    if trials := rows.get(search.NAME):
+        made[f"{name}.tune.md"] = search.view(trials)
+    if trials and "text" in rows and (found := ratios.compare(rows["text"], trials)).best:
         pace = ratios.pace_of(RESULTS.parent / c.cost, found.first) if c.cost else {}
-        made[f"{name}.ratios.md"] = ratios.view(found, ratios.costs(store.rows("text"), found.first, pace))
-    for measure in ("paper", "images", "classes", "rest", "curve"):
-        if measure == "curve" and (name.endswith(".curves") or name == "single_runs"):
-            continue  # pages and figures alone read these
-        if rows := store.rows(measure):
-            made[f"{name}.md"] = find_measure(measure).view(rows)
-    if find(file := f"config/tables/{name}.py").is_file() and (
-        about := read(TableConfig, [file]).about.get(name)
-    ):
-        made[f"{name}.md"] = made[f"{name}.md"]._replace(parts=[about, *made[f"{name}.md"].parts])
+        made[f"{name}.ratios.md"] = ratios.view(found, ratios.costs(rows["text"], found.first, pace))
+    shown = ["text", "paper", "images", "classes", "rest"]
+    shown += [] if name.endswith(".curves") or name == "single_runs" else ["curve"]  # read by figures alone
+    for measure in filter(rows.__contains__, shown):
+        view = find_measure(measure).view(rows[measure])
+        made[f"{name}.md"] = view._replace(parts=[c.about.get(name, ""), *view.parts])
     return made
-
-
-def comparison(store: Store) -> ratios.Comparison | None:
-    """Of a tuned table that has its search in the same file."""
-    rows, trials = store.rows("text"), search.trials_in(store)
-    found = ratios.compare(rows, trials) if rows and trials else None
-    return found if found and found.best else None
 
 
 @pytest.mark.parametrize("path", STORES, ids=lambda path: path.stem)

@@ -13,7 +13,7 @@ from data.tokens import open_tokens
 from evaluate.diversity import common_words, text_metrics
 from tables.columns import Column
 from tables.statistics import best_group, half_sampling_interval, holm, paired_p
-from tables.summary import grouped, marks, numbers_of, worse
+from tables.summary import best_rows, grouped, numbers_of, worse
 from tables.text import TextMeasure
 from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
@@ -117,17 +117,12 @@ HUMAN = {"name": "human", "reference": True, "self_bleu": 14.5}
 def test_nearness_to_human_is_not_quality():
     """A row of perplexity 2,599 is not marked, however near to human its texts are."""
     assert worse(ROWS) == {"sparse", "one"}
-    found = marks(ROWS, HUMAN, (PPL, BLEU, STEPS))
-    assert [name for name in ROWS if found[name]["self_bleu_best"]] == ["baseline", "same", "better"]
-    assert [name for name in ROWS if found[name]["ppl_eps_best"]] == ["better"]
-    assert found["sparse"] == {"quality_worse": True, "ppl_eps_best": False, "self_bleu_best": False}
-    bleu = {name: [r["self_bleu"] for r in runs.values()] for name, runs in ROWS.items()}
-    equal = {name: runs_of([180.0, 181.0, 182.0], values) for name, values in bleu.items()}
-    assert marks(equal, HUMAN, (BLEU,))["sparse"]["self_bleu_best"]  # it was its quality alone
+    assert best_rows(BLEU, ROWS, HUMAN, worse(ROWS)) == {"baseline", "same", "better"}
+    assert best_rows(PPL, ROWS, HUMAN, worse(ROWS)) == {"better"}
+    assert best_rows(STEPS, ROWS, HUMAN, ()) == best_rows(BLEU, ROWS, {}, ()) == set()
+    assert "sparse" in best_rows(BLEU, ROWS, HUMAN, ())  # it was its quality alone
     # the first row is the standard
-    rows = {"sparse": ROWS["sparse"], "baseline": ROWS["baseline"]}
-    assert worse(rows) == set()
-    assert marks(rows, HUMAN, (BLEU,))["sparse"]["self_bleu_best"]
+    assert worse({"sparse": ROWS["sparse"], "baseline": ROWS["baseline"]}) == set()
 
 
 def test_the_papers_rows_are_told_apart_by_their_own_perplexity():
@@ -144,9 +139,7 @@ def test_the_papers_rows_are_told_apart_by_their_own_perplexity():
 
 # ---- the summary -------------------------------------------------------------------------------------------
 
-SETTINGS = {"protocol": "honest", "tokenizer": "", "train": "", "corpus": "", "split": "test", "texts": 4}
-SETTINGS |= {"loops": 1, "prompt_tokens": 1, "new_tokens": 9, "words": 5, "temperature": 1.0, "top_k": 0}
-SETTINGS |= {"top_p": 1.0, "samples": 8, "block_size": 16, "stride": 16, "seed": 1, "dtype": "float32"}
+SETTINGS = {"tokenizer": "", "words": 5, "temperature": 1.0, "top_k": 0, "seed": 1}
 
 
 def row_of(row: str, seed: int, **fields) -> dict:

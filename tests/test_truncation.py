@@ -1,13 +1,12 @@
 """What a distribution is cut to: as transformers' processors."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 import torch
 
 from evaluate.decoding import AS_SCORED, CUTS, Decoding, truncate
-from tables.settings import other_settings
 
 V = 200
 WARPERS = {"top_k": "TopK", "top_p": "TopP", "min_p": "MinP"}  # in transformers' order
@@ -68,12 +67,3 @@ def test_without_a_cut_nothing_changes():
     for c in (AS_SCORED, Decoding(top_k=V + 1)):
         torch.testing.assert_close(truncate(sparse(), c), sparse().exp())
     assert {f.name for f in fields(Decoding)} == {"temperature", *CUTS}
-
-
-def test_rows_from_before_a_cut_was_there_are_without_it():
-    old = {"temperature": 0.8, "top_k": 200, "top_p": 1.0}
-    now = Decoding(temperature=0.8, top_k=200)
-    assert other_settings(old, vars(now)) == ""
-    assert other_settings(old, vars(replace(now, min_p=0.1))) == "min_p (0.0, not 0.1)"
-    gone = old | {"typical_p": 0.9}  # a cut of an older version
-    assert other_settings(gone, vars(now)) == "typical_p (0.9, not 1.0)"

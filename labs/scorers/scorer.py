@@ -26,7 +26,7 @@ from evaluate import metrics
 from evaluate.diversity import SPACED, cut
 from evaluate.sampling import WEIGHT_DRAWS, held_out_prompts
 from evaluate.scoring import windows
-from evaluate.settings import Settings
+from evaluate.settings import TextConfig
 from evaluate.text_numbers import Data, decode
 from tables.statistics import half_sampling_interval
 from training.checkpoint import find_checkpoint, weights_digest
@@ -127,23 +127,23 @@ def mauve_version() -> str:
         return ""
 
 
-def other_texts(data: Data, s: Settings) -> list[str]:
+def other_texts(data: Data, c: TextConfig) -> list[str]:
     """As many human texts to compare with, cut to the same number of words.
 
     They are from the other held-out split, so that no document is on both sides.
     """
-    other = open_tokens(data.split.path.with_name("validation.bin" if s.split == "test" else "test.bin"))
-    human = held_out_prompts(other.ids, s.texts, s.prompt_tokens, s.new_tokens).human
-    return [cut(data.tokenizer.decode(r), s.words, s.tokenize) for r in human.tolist()]
+    other = open_tokens(data.split.path.with_name("validation.bin" if c.split == "test" else "test.bin"))
+    human = held_out_prompts(other.ids, c.texts, c.prompt_tokens, c.new_tokens).human
+    return [cut(data.tokenizer.decode(r), c.words, c.tokenize) for r in human.tolist()]
 
 
-def judge(path: str, data: Data, s: Settings, device: torch.device) -> "Judge":
+def judge(path: str, data: Data, c: TextConfig, device: torch.device) -> "Judge":
     """What the text measure asks for with --scorer=PATH. UserError for a scorer that cannot read the texts of
     the corpus, before any text is drawn."""
     scorer = Scorer(path, device)
     for text in (*data.prompt_texts, *decode(data.tokenizer, data.prompts.human)):
         scorer.encode(text)
-    made = Judge(scorer, s.scorer, s.words, partial(other_texts, data, s), s.tokenize)
+    made = Judge(scorer, digest(path), c.words, partial(other_texts, data, c), c.tokenize)
     if made.human is None:
         print(f"MAUVE is left out: pip install {MAUVE}, and run this again", file=sys.stderr)
     return made
