@@ -126,7 +126,7 @@ class Language:
         elif Path(model).suffix == ".npy":
             blocks = file_blocks(Path(model), plan, (len(ids), V))
         else:
-            loaded = load_transformers(Path(model), context)
+            loaded = load_transformers(Path(model), V, context)
             blocks = blocks_of(loaded, ids, plan, context, batch, V)
         totals = self._totals(blocks, ids, ends)
         count = {"split": split, "context": context, "documents": len(totals)}
@@ -223,9 +223,9 @@ def blocks_of(
         yield inputs[counted] + 1, log_p[torch.from_numpy(counted)].cpu()
 
 
-def load_transformers(folder: Path, context: int) -> Model:
-    """The model in a folder, as a function. ValueError if it lacks weights or reads fewer tokens; what
-    transformers raises if it cannot be loaded."""
+def load_transformers(folder: Path, V: int, context: int) -> Model:
+    """The model in a folder, as a function. ValueError if it lacks weights, or reads fewer tokens or another
+    vocabulary; what transformers raises if it cannot be loaded."""
     from transformers import AutoModelForCausalLM
 
     how: Any = {"local_files_only": True, "output_loading_info": True}
@@ -233,7 +233,8 @@ def load_transformers(folder: Path, context: int) -> Model:
     wrong = sorted({*found["missing_keys"], *found["unexpected_keys"]})
     # transformers has filled them with random numbers, or left them out
     require(not wrong, str(folder), wrong[:1], "the weights that its config.json asks for")
-    reads = getattr(model.config, "max_position_embeddings", context)
+    words, reads = model.config.vocab_size, getattr(model.config, "max_position_embeddings", context)
+    require(words == V, f"vocab_size of {folder}", words, f"{V}, in the order of the language's ids")
     require(reads >= context, "context", context, f"at most {reads}, which {folder} reads")
     model = model.float().eval().to("cuda" if torch.cuda.is_available() else "cpu")
     return lambda tokens: model(tokens.to(model.device)).logits.log_softmax(-1)

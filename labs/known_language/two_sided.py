@@ -50,7 +50,7 @@ class ForwardBackward:
         self.places = [self.source[classes == c] for c in range(M.C)]
         self.arcs = [to[classes == c] for c in range(M.C)]
 
-        self.theme_moves = {}  # P(theme after | theme before, class c) (X, X) of the classes that change it
+        self.theme_moves: dict[int, np.ndarray] = {}  # P(theme after | before, class c) (X, X) of changing c
         for c in sorted({*M.klass[M.theme >= 0], M.klass[M.end]}):
             words, moves = slice(*M.first[c : c + 2]), np.zeros((M.X, M.X))
             np.add.at(moves, (np.arange(M.X)[:, None], self.theme_after[:, words]), M.lexicon[:, words])

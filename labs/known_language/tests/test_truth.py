@@ -152,7 +152,7 @@ def gpt2(folder, V, positions=128, without=""):
         (lambda V, at: lambda x: torch.full((*x.shape, V), torch.nan), "probabilities"),
         (lambda V, at: lambda x: torch.zeros(*x.shape, 7), "model"),
         (lambda V, at: at / "array.npy", "array.npy"),
-        (lambda V, at: gpt2(at, 50), "model"),
+        (lambda V, at: gpt2(at, 50), "vocab_size"),
         (lambda V, at: gpt2(at, V, positions=64), "context"),
         (lambda V, at: gpt2(at, V, without=NORM), NORM),
     ],
