@@ -84,7 +84,8 @@ def mistake(e: Exception) -> str | None:
     if isinstance(e, MemoryError) or (isinstance(e, RuntimeError) and any(s in str(e) for s in NO_MEMORY)):
         return f"out of memory ({first_line(e)})"
     if isinstance(e, OSError) and e.filename and e.strerror:
-        return f"{e.strerror}: {e.filename}"
+        near = nearest_file(Path(e.filename)) if isinstance(e, FileNotFoundError) else ""
+        return f"{e.strerror}: {e.filename}{near}"
     if isinstance(e, ModuleNotFoundError) and e.name:
         package = e.name.partition(".")[0]
         if any(CODE.glob(f"{package}*")):
@@ -97,3 +98,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """ ": did you mean ...?", the one of `known` that is most like `word`; "" if none is."""
     near = difflib.get_close_matches(word, known, 1)
     return f": did you mean {near[0]}?" if near else ""
+
+
+def nearest_file(path: Path) -> str:
+    """`nearest` of a path that is not there, among what lies in the last folder of it that is."""
+    while not path.parent.is_dir():
+        path = path.parent
+    return nearest(str(path), map(str, path.parent.iterdir()))

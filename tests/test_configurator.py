@@ -35,7 +35,7 @@ from common.config import (
     read,
     read_config,
 )
-from common.errors import UserError
+from common.errors import UserError, mistake
 from config.defaults import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -282,6 +282,14 @@ def test_a_mistake_is_one_line_and_its_exit_code(main, code, said, monkeypatch, 
         cli(lambda argv: main())
     err = capsys.readouterr().err
     assert end.value.code == code and (err == said or (said is None and "nosuch" in err))
+
+
+def test_a_file_that_is_not_there_names_the_nearest(tmp_path):
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/tiny.py").touch()
+    for path, near in (("config/tniy.py", "config/tiny.py"), ("confg/tiny.py", "config")):
+        said = mistake(FileNotFoundError(2, "none", str(tmp_path / path)))
+        assert said.endswith(f"did you mean {tmp_path / near}?")
 
 
 def test_an_installed_program_is_named_once(monkeypatch, capsys):

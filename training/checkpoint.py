@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from common.config import Natural, checked
-from common.errors import InUse, UserError, reading
+from common.errors import InUse, UserError, nearest_file, reading
 from common.files import locked, remove_leftovers
 from common.manifest import sha256_of, write_manifest
 from config.defaults import TrainConfig
@@ -142,7 +142,8 @@ def find_checkpoint(path: str | Path, which: str = "best") -> Path:
     for p in (path, path / which, path / f"{which}.old", path / other, path / f"{other}.old"):
         if (p / "model.safetensors").is_file():
             return p
-    raise FileNotFoundError(f"no checkpoint in {path}: give the out folder of a training run")
+    near = "" if path.is_dir() else nearest_file(path)
+    raise FileNotFoundError(f"no checkpoint in {path}{near or ': give the out folder of a training run'}")
 
 
 def holds_run(out: Path) -> bool:
