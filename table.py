@@ -24,6 +24,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from common.config import cli, read
 from common.errors import UserError
@@ -49,7 +50,7 @@ def table(c: TableConfig, store: Store) -> int:
     jobs = jobs_of(c, Search(c, trials).best_points() if c.tuned else {})
     prepare_data(job for job in jobs if job.wanted["source"])  # whose digest tells which rows are kept
     runs = [str(job.out) for job in jobs]
-    config = read(measure.config, [*runs, *shlex.split(c.evaluate), f"--out={out}"])
+    config: Any = read(measure.config, [*runs, *shlex.split(c.evaluate), f"--out={out}"])
     settings = measure.check(config, [job.wanted for job in jobs])
     kept = kept_rows(store, measure, settings)
     if c.commands:

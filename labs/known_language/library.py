@@ -229,7 +229,8 @@ def load_transformers(folder: Path, V: int, context: int) -> Model:
     from transformers import AutoModelForCausalLM
 
     how: Any = {"local_files_only": True, "output_loading_info": True}
-    model, found = AutoModelForCausalLM.from_pretrained(folder, **how)
+    read: Any = AutoModelForCausalLM.from_pretrained(folder, **how)
+    model, found = read
     wrong = sorted({*found["missing_keys"], *found["unexpected_keys"]})
     # transformers has filled them with random numbers, or left them out
     require(not wrong, str(folder), wrong[:1], "the weights that its config.json asks for")

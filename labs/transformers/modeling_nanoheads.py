@@ -68,7 +68,8 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: NanoHeadsConfig):
         super().__init__(config)
         self.lm = build(config.run)
-        projection, tied = self.lm.head.projection, config.run.get("tied", True)
+        tied: bool = config.run.get("tied", True)
+        projection: Any = self.lm.head.projection
         if self.foreign:
             if tied:
                 del projection.weight
