@@ -8,14 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.config import with_defaults
 from config.defaults import TrainConfig
 from data.batches import TextSource, Windows
 from data.tokens import TokenFile, write_tokens
 from evaluate.scoring import score
 from heads import make_head
 from labs.orders.asking import Asker
-from labs.orders.recorded import translate
 from labs.orders.task import OrdersSource, along, plan
 from labs.orders.trunk import MASKED, AnyOrder, Masked
 from labs.sequences.paths import ORDERS, Order
@@ -125,17 +123,6 @@ def test_orders_that_cannot_be_are_refused():
     for settings, key in ((of_order("sideways"), "order"), (of_order(MASKED, curriculum="random"), "curric")):
         with pytest.raises(ValueError, match=key):
             trunk_on_meta(vars(TrainConfig(name="x", **settings)))
-
-
-def test_configurations_that_were_recorded_before_are_today_s():
-    before = {"trunk": "gpt", "trunk_args": {}, "curriculum_share": 0.5, "curriculum_steps": 0}
-    plain = before | {"order": "left_to_right", "curriculum": "", "sinusoidal": False, "curriculum_end": None}
-    assert translate(plain) == {"trunk": "gpt", "trunk_args": {}}
-    sigma = plain | {"order": "random", "curriculum": "left_to_right", "curriculum_end": 9}
-    want = of_order("random", curriculum="left_to_right")
-    assert with_defaults(TrainConfig, sigma).items() >= want.items() and translate(sigma) == want
-    few = plain | {"order": "masked", "curriculum": "few_hidden", "curriculum_share": 0.3}
-    assert translate(few) == of_order(MASKED, curriculum="few_hidden", curriculum_share=0.3)
 
 
 @pytest.fixture(

@@ -28,6 +28,8 @@ def cache_of_code(tmp_path_factory):
         patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
         yield
     sys.path[:] = before
+    for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
+        del sys.modules[name]
 
 
 def write_run(run: Path, tokens: Path, **changes) -> None:

@@ -262,7 +262,7 @@ def test_gpt2s_tokenizer_goes_along(tmp_path):
     end = {"<|endoftext|>": 262}
     mine = GPT2Tokenizer()
     encoding = tiktoken.Encoding("few", pat_str=pattern, mergeable_ranks=ranks, special_tokens=end)
-    vars(mine)["_encoding"] = encoding
+    vars(mine)["encoding"] = encoding
     theirs = saved_tokenizer(mine, tmp_path)
     text = "the other, there's  three\n\n\n the ünï 12 <|endoftext|> \n"
     ids = ids_of(text, mine)
