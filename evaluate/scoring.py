@@ -217,11 +217,9 @@ def fit_temperature(
     """The temperature tau at which p^(1/tau) has the lowest PPL_eps on windows that are spread over the text
     `ids` (T,), of `context` tokens each (0: as many as the model reads).
 
-    Of heads with exact zeros it may have several minima: the best of TEMPERATURES, then the lowest between
-    its neighbours.
+    The best of TEMPERATURES, for heads with exact zeros may have several minima; then twice the best of 25
+    between its neighbours, which is within 0.1% of the lowest. A pass over the text scores many temperatures.
     """
-    from scipy.optimize import minimize_scalar  # here, because training does without it
-
     context = context or model.trunk.context
     part = -(-FITTED_TO // context)
 
@@ -237,13 +235,9 @@ def fit_temperature(
         score(model, ids, context, draws, device, dtype, each=add, part=part, context=context)
         return nll
 
-    nll = nll_at(TEMPERATURES)
-    best = int(nll.argmin())
-    near = np.log(TEMPERATURES[max(0, best - 1) : best + 2])
-    lowest = minimize_scalar(
-        lambda log_tau: nll_at([math.exp(log_tau)]).item(),
-        bounds=(near[0], near[-1]),
-        method="bounded",
-        options={"xatol": 1e-3},
-    )
-    return math.exp(lowest.x) if lowest.fun < nll[best] else TEMPERATURES[best]
+    grid = np.log(TEMPERATURES)
+    for finer in (True, True, False):
+        best = int(nll_at(np.exp(grid)).argmin())
+        if finer:
+            grid = np.linspace(grid[max(0, best - 1)], grid[min(best + 1, len(grid) - 1)], 25)
+    return math.exp(grid[best])
