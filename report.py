@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     page = render(tables, as_installed_command(f"python report.py {shlex.join(argv)}")).encode()
     with replacing(out) as file:
         file.write(page)
-    print(f"wrote {out}, {len(page) / 1e6:.1f} MB: open it in a browser")
+    print(f"wrote {out}, {len(page) / 1e3:,.0f} kB: open it in a browser")
     return 0
 
 
