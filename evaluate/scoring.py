@@ -237,7 +237,7 @@ def fit_temperature(
 
     grid = np.log(TEMPERATURES)
     for finer in (True, True, False):
-        best = int(nll_at(np.exp(grid)).argmin())
+        best = int(nll_at(np.exp(grid).tolist()).argmin())
         if finer:
             grid = np.linspace(grid[max(0, best - 1)], grid[min(best + 1, len(grid) - 1)], 25)
     return math.exp(grid[best])
