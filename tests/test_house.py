@@ -1,5 +1,6 @@
 """What the house is made of may fall, and not rise: docs/house.md."""
 
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from docs.house import ROOT, files_of, imported, lines, names_in, programs, tracked
@@ -47,3 +48,14 @@ def test_programs_on_top():
 def test_what_a_training_imports():
     files = {path for path in imported("train.py") if "heads" not in path.parts}  # each head may have a file
     assert len(files) <= 32 and sum(map(lines, files)) <= 5000  # the text task and its scoring among them
+
+
+def test_no_file_beside_a_program_hides_a_package():
+    """`python labs/LAB/program.py` looks for modules beside the program first: a tokenizers.py there would be
+    the `tokenizers` that it imports."""
+    packages = packages_distributions().keys()
+    programs = [path for path in tracked("*.py") if 'if __name__ == "__main__"' in path.read_text("utf-8")]
+    folders = {path.parent for path in programs} - {ROOT}
+    assert len(folders) > 10
+    hidden = [p for folder in folders for p in folder.glob("*.py") if p.stem in packages]
+    assert hidden == []

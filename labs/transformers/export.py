@@ -34,7 +34,7 @@ from heads import Projection, Softmax
 from labs.transformers.card import card
 from labs.transformers.folder import to_transformers
 from labs.transformers.gpt2 import to_gpt2
-from labs.transformers.tokenizers import portable
+from labs.transformers.tokenizer_files import portable
 from labs.transformers.trunk import Pretrained, longest_text, to_causal
 from model import GPT, LanguageModel
 from training.checkpoint import writing

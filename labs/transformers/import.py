@@ -27,7 +27,7 @@ from common.hub import offline
 from common.places import WORK
 from data.tokenizers import GPT2Tokenizer, Tokenizer
 from labs.transformers.gpt2 import as_trunk, from_gpt2, is_computed, read_nanogpt
-from labs.transformers.tokenizers import exported_tokenizer
+from labs.transformers.tokenizer_files import exported_tokenizer
 from labs.transformers.trunk import TOLERANCE, distance, longest_text
 from model import build
 from training.checkpoint import holds_run, save, weights_digest

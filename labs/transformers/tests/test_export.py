@@ -29,7 +29,7 @@ from evaluate.metrics import bits_per_byte, perplexity
 from evaluate.scoring import score, with_epsilon
 from labs.transformers import card, export
 from labs.transformers.tests.exports import cache_of_code, exported, loaded, ones, texts, write_run  # noqa: F401
-from labs.transformers.tokenizers import exported_tokenizer
+from labs.transformers.tokenizer_files import exported_tokenizer
 from sample import generate
 from tables.store import Store
 from tests.fixtures import VOCAB, synthetic_text

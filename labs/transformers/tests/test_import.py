@@ -17,7 +17,7 @@ import eval_diversity
 from data.tokenizers import GPT2Tokenizer, WordTokenizer
 from data.tokens import open_tokens
 from labs.transformers.gpt2 import to_gpt2
-from labs.transformers.tokenizers import portable
+from labs.transformers.tokenizer_files import portable
 from tests.fixtures import VOCAB, prepare_folder
 from training.checkpoint import weights_digest
 from training.run import Run, find_run, load_model

@@ -24,7 +24,7 @@ from evaluate.scoring import score
 from evaluate.settings import run_seed
 from labs.transformers import export
 from labs.transformers.tests.exports import cache_of_code, loaded  # noqa: F401
-from labs.transformers.tokenizers import portable
+from labs.transformers.tokenizer_files import portable
 from model import build
 from tables.store import Store
 from tests.fixtures import VOCAB, log, same_tensors, weights
