@@ -34,9 +34,10 @@ def measured_row(digest: str) -> dict[str, Any] | None:
             rows = Store(path).rows("text")
         except UserError:  # another program's file
             continue
+        about: dict[str, Any] = next((row["about"] for row in rows if "about" in row), {})
         for row in rows:
             if row.get("weights_sha256") == digest:
-                return row | {"table": path.name}
+                return row | {"table": path.name, "complete": about.get("complete")}
     return None
 
 
@@ -45,8 +46,8 @@ def results(row: dict[str, Any]) -> str:
     known = [c for c in HONEST if isinstance(row.get(c.key), (int, float))]
     lines = [f"| {c.title} | {row[c.key]:{c.form}} | {c.what} |".replace("|p|", r"\|p\|") for c in known]
     s = row["settings"]
-    split = s.get("split", "test")
-    head = f"As measured in results/{row['table']}, on the corpus' {split} split"
+    split = "a part of " * (row["complete"] is False) + f"the corpus' {s.get('split', 'test')} split"
+    head = f"As measured in results/{row['table']}, on {split}"
     if "texts" in s:
         head += (
             f", by {s['texts']} texts of {s['prompt_tokens']} given and {s['new_tokens']} new tokens at "
@@ -73,7 +74,8 @@ def card(ckpt: Run, plain: bool, samples: int, seed: int, home: str = "FOLDER") 
     config = ckpt.record
     licence, trained_on = LICENCES.get(config.get("dataset", ""), ("", "a text whose licence its user knows"))
     metadata = ["library_name: transformers", "pipeline_tag: text-generation", "tags: [nanoheads]"]
-    if licence:
+    start = config.get("init_weights")
+    if licence and not start:
         metadata.append(f"license: {licence}")
     if config.get("dataset") == "wikitext103":
         metadata.append("language: en")
@@ -92,7 +94,12 @@ def card(ckpt: Run, plain: bool, samples: int, seed: int, home: str = "FOLDER") 
         about.append(
             f"Its Bayesian weights are the mean over {samples} draws (seed {seed}), stored in the folder."
         )
-    if config.get("trunk", "gpt") not in TRUNKS:
+    if start:
+        about.append(
+            f"It began with the weights of another model (SHA-256 {start}), whose licence and training text "
+            "are to be named here, too."
+        )
+    if config.get("trunk", "gpt") not in (*TRUNKS, "transformers"):
         about.append(f"Its trunk is `{config['trunk']}`; here it reads from left to right.")
     settings = {key: config[key] for key in SETTINGS if key in config}
     row = measured_row(weights_digest(ckpt.path))

@@ -272,6 +272,7 @@ def test_gpt2s_tokenizer_goes_along(tmp_path):
 
 def test_the_card_has_the_row_of_these_weights(token_folder, tmp_path, monkeypatch):
     write_run(tmp_path / "run", token_folder, head="softmax", dropout=0.25, bayesian=True)
+    write_run(tmp_path / "tuned", token_folder, head="softmax", init_from="out/other", init_weights="5ta27")
     measured = {"measure": "text", "definition": 1, "settings": {}, "name": "run", "ppl_tok": 12.345}
     measured["weights_sha256"] = weights_digest(tmp_path / "run" / "best")
     Store(tmp_path / "results" / "one.jsonl").put([measured])
@@ -279,6 +280,10 @@ def test_the_card_has_the_row_of_these_weights(token_folder, tmp_path, monkeypat
     export.export(tmp_path / "run", tmp_path / "hf")
     text = (tmp_path / "hf" / "README.md").read_text()
     assert re.search(r"\| PPL_tok \| 12.3[45] \|", text) and "license: cc-by-sa-3.0" in text
+    assert "the corpus' test split" in text and "a part of" not in text
+    export.export(tmp_path / "tuned", tmp_path / "tuned_hf")  # of a licence that the start has, too
+    tuned = (tmp_path / "tuned_hf" / "README.md").read_text()
+    assert "5ta27" in tuned and "license:" not in tuned
     assert '"dropout": 0.25' in (tmp_path / "hf" / "config.json").read_text()
 
 
