@@ -69,10 +69,8 @@ class TextConfig(SampledConfig):
 
     def filled_in(self, reads: int) -> Self:
         c = super().filled_in(reads)
-        c, fits = (
-            replace(c, stride=c.stride or min(512, c.block_size)),
-            f"at most block_size = {c.block_size}",
-        )
+        c = replace(c, stride=c.stride or min(512, c.block_size))
+        fits = f"at most block_size = {c.block_size}"
         for key, works, why in (
             ("words", c.words == 0 or c.words >= LEAST_WORDS, f"at least {LEAST_WORDS}"),
             ("new_tokens", c.prompt_tokens + c.new_tokens <= c.block_size, f"with the prompt {fits}"),

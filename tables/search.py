@@ -274,13 +274,20 @@ class Search:
     def check(self, trial: Row, job: Job) -> None:
         """UserError if a trial is of another search than is asked for, or of another training. The lowest of
         its evaluations counts, so the steps of these are a part of it."""
-        asked, steps = self.settings(trial["row"]), lambda c: {"eval_steps": evaluated_at(c)}
-        found = difference({"own_space": {}} | trial["settings"], asked)
-        found = found or job.differs(trial["training"], self.trials)
-        found = found or difference(steps(with_defaults(TrainConfig, trial["training"])), steps(job.wanted))
+        steps = lambda c: {"eval_steps": evaluated_at(c)}
+        found = self.other_settings(trial) or job.differs(trial["training"], self.trials)
+        training = with_defaults(TrainConfig, trial["training"])
+        self.refuse(trial, found or difference(steps(training), steps(job.wanted)))
+
+    def other_settings(self, trial: Row) -> str:
+        """The first setting of a search in which the trial is of another one; "" if there is none."""
+        return difference({"own_space": {}} | trial["settings"], self.settings(trial["row"]))
+
+    def refuse(self, trial: Row, found: str) -> None:
+        """UserError if something was found that makes the trial one of another search."""
         if found:
             remedy = f"use another --name, or take its points by --tuning={self.store.path}"
-            raise UserError(f"{self.store.path}: {job.name} is a trial of another {found}: {remedy}")
+            raise UserError(f"{self.store.path}: {trial['name']} is a trial of another {found}: {remedy}")
 
     # -- what is next --------------------------------------------------------
 
@@ -342,7 +349,13 @@ class Search:
         trial |= {"vocab_size": training["vocab_size"], "training": training}
         self.check(trial, job)
         self.trials[job.name] = trial | {"commit": commit(), "command": " ".join(sys.argv)}
-        self.store.put([self.trials[job.name]])
+
+        def alike() -> None:  # another search of these rows may have begun in the file meanwhile
+            for other in trials_in(self.store):
+                if other["row"] in map(name_of, self.c.rows):
+                    self.refuse(other, self.other_settings(other))
+
+        self.store.put([self.trials[job.name]], alike)
 
     # -- what it has found ---------------------------------------------------
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from common.config import read
+from common.errors import UserError
 from config.defaults import TrainConfig
 from tables import search, workers
 from tables.measure import training_of
@@ -79,6 +80,18 @@ def test_a_row_that_is_added_to_an_older_search_has_its_points(tmp_path, monkeyp
     first, second = points(SPACE, 2)
     at = [[job.fields["point"] for job in Search(c, store).missing(row)] for row in c.rows]
     assert at == [[second], [old, second]] and first != old
+
+
+def test_two_searches_never_mix_in_one_file(tmp_path, monkeypatch):
+    """Not where the other one has begun in an empty file meanwhile."""
+    store = Store(tmp_path / "x.jsonl")
+    one, other = (Search(TableConfig(rows=["baseline"], design=n, trials=2), store) for n in (1, 2))
+    found = {"training": training_of({"vocab_size": 100}), "nll": 5.0}
+    monkeypatch.setattr(Search, "check", lambda *_: None)
+    one.record(one.missing("baseline")[0], found)
+    with pytest.raises(UserError, match="design"):
+        other.record(other.missing("baseline")[0], found)
+    assert len(trials_in(store)) == 1
 
 
 def test_the_further_trials_follow_from_those_before():
