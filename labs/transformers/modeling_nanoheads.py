@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor
 from transformers import Cache as TheirCache
 from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
@@ -36,23 +37,11 @@ class NanoHeadsConfig(PretrainedConfig):
         super().__init__(**kwargs)
 
 
-class SharedEmbedding(torch.nn.Module):
-    """The projection's weights, looked up. They have one name here: what transformers asks of weights that
+class SharedReadout:
+    """A projection by the embedding's weights, which have one name: what transformers asks of weights that
     have two differs from version to version."""
 
-    def __init__(self, projection: torch.nn.Module):
-        super().__init__()
-        self.owner = (projection,)  # in a tuple, torch does not take it for a part of this module
-
-    @property
-    def weight(self) -> Any:
-        return self.owner[0].weight
-
-
-class SharedReadout:
-    """A projection by the embedding of a model of transformers, where alone the weights have a name."""
-
-    owner: tuple[torch.nn.Module]
+    owner: tuple[torch.nn.Module]  # in a tuple, torch does not take it for a part of the projection
 
     @property
     def weight(self) -> Any:
@@ -67,24 +56,24 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: NanoHeadsConfig):
         super().__init__(config)
+        version = transformers.__version__
+        if config.run.get("trunk") == "transformers" and version.startswith("4."):
+            # it does not read version 5's rope_parameters: other positions, and no error
+            raise ImportError(f"this model needs transformers 5, and here is {version}")
         self.lm = build(config.run)
-        tied: bool = config.run.get("tied", True)
         projection: Any = self.lm.head.projection
-        if self.foreign:
-            if tied:
-                del projection.weight
-                projection.owner = (self.get_input_embeddings(),)
-                projection.__class__ = type("Projection", (SharedReadout, type(projection)), {})
-        else:
-            if tied:
-                setattr(self.trunk, "wte", SharedEmbedding(projection))  # noqa: B010
+        if config.run.get("tied", True):
+            del projection.weight
+            projection.owner = (self.get_input_embeddings(),)
+            projection.__class__ = type("Projection", (SharedReadout, type(projection)), {})
+        if not self.foreign:
             self.trunk.tied = False  # no sparse gradients, which train.py alone asks for
             for block in self.trunk.h:  # transformers has its gradient checkpointing in this class
                 block.__class__ = type("Block", (GradientCheckpointingLayer, type(block)), {})
-            places: Any = getattr(self.trunk, "wpe", None)
-            if getattr(places, "sinusoidal", False):
-                # stored with the weights, because transformers builds a model without data
-                places.register_buffer("table", places.table)
+        places: Any = getattr(self.trunk, "wpe", None)
+        if getattr(places, "sinusoidal", False):
+            # stored with the weights, because transformers builds a model without data
+            places.register_buffer("table", places.table)
         if config.draws:
             drawn = torch.zeros(config.draws, *self.lm.head.projection.weight.shape)
             self.register_buffer("drawn", drawn)
