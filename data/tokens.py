@@ -4,6 +4,7 @@ The file is a 32-byte little-endian header (magic, version, bytes per id, count,
 manifest.json (common/manifest.py) holds the SHA-256 of each file, which is compared whenever one is opened.
 """
 
+import re
 import shlex
 import struct
 from collections.abc import Iterable
@@ -14,9 +15,10 @@ import numpy as np
 
 from common.config import Positive, checked
 from common.errors import UserError, reading
-from common.files import replacing
+from common.files import read_json, replacing
 from common.manifest import NAME as MANIFEST
 from common.manifest import check_file, read_manifest
+from common.places import CODE, corpora
 
 SPLITS = ("train", "validation", "test")
 SplitName = Literal["train", "validation", "test"]
@@ -94,14 +96,23 @@ def read_made(folder: str | Path) -> dict[str, Any]:
     """What a prepared folder was made of: its manifest. UserError if it has none, or a damaged one."""
     folder = Path(folder)
     if not (folder / MANIFEST).is_file():
-        again = f"python data/{folder.absolute().parent.name}/prepare.py --out={folder} --force"
-        raise UserError(
-            f"{folder} has no {MANIFEST}: it is no prepared folder, or one of an earlier version. Make it "
-            f"anew, with its --tokenizer and --source: {again}"
-        )
+        again = f"make it anew: {earlier(folder)}" if (folder / "meta.json").is_file() else ""
+        raise UserError(f"{folder} has no {MANIFEST}: {again or 'it is no prepared folder'}")
     made = read_manifest(folder)
     with reading(folder / MANIFEST):
         return checked(made, MADE, MADE, more=True)
+
+
+def earlier(folder: Path) -> str:
+    """The command that makes a folder anew of which an earlier version wrote meta.json."""
+    meta = read_json(folder / "meta.json", {"tokenizer": str, "source": str})
+    tokenizer, corpus = meta["tokenizer"], folder.absolute().parent.name
+    program = corpora().get(corpus, CODE / "data" / corpus / "prepare.py").relative_to(CODE)
+    record = r"(?:Salesforce/wikitext)?(.*?)(?: language=.*)?(?:, (\d+) lines of train)?"
+    source, lines = re.fullmatch(record, meta["source"], re.DOTALL).groups()  # type: ignore[union-attr]
+    flags = [f"--tokenizer={folder / 'tokenizer.json' if '-' in tokenizer else tokenizer}"]
+    flags += [f"--source={source}"] * bool(source) + [f"--lines={lines}"] * bool(lines)
+    return shlex.join(["python", str(program), *flags, f"--out={folder}", "--force"])
 
 
 def check_prepared(folder: Path, name: str, made: dict[str, Any]) -> Path:

@@ -377,15 +377,25 @@ def test_a_tokenizer_of_a_file_is_not_one_that_is_trained_here(novel, tmp_path):
         corpus.prepare(out, "bpe300", str(novel[0]))
 
 
-def test_a_folder_of_an_earlier_version_is_refused_with_the_command(tmp_path):
-    (tmp_path / "text/bytes").mkdir(parents=True)
-    (tmp_path / "text/bytes/meta.json").write_text("{}")
-    for read in (
-        lambda: prepared("text", "bytes", "", tmp_path),
-        lambda: load_tokenizer(tmp_path / "text/bytes"),
-    ):
-        with pytest.raises(UserError, match=f"data/text/prepare.py --out={tmp_path}/text/bytes --force"):
+@pytest.mark.parametrize(
+    "meta, command",
+    [
+        (
+            {"tokenizer": "bpe4096", "source": "Salesforce/wikitext, 9703 lines of train"},
+            "wikitext103/prepare.py --tokenizer=bpe4096 --lines=9703",
+        ),
+        ({"tokenizer": "bytes", "source": "/a b, c"}, "text/prepare.py --tokenizer=bytes '--source=/a b, c'"),
+    ],
+)
+def test_a_folder_of_an_earlier_version_is_refused_with_the_command(tmp_path, meta, command):
+    dataset = command.partition("/")[0]
+    folder = tmp_path / dataset / meta["tokenizer"]
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text(json.dumps(meta))
+    for read in (lambda: prepared(dataset, meta["tokenizer"], "", tmp_path), lambda: load_tokenizer(folder)):
+        with pytest.raises(UserError) as caught:
             read()
+        assert f"python data/{command} --out={folder} --force" in str(caught.value)
 
 
 def test_files_that_are_nobodys_are_left_alone(novel, tmp_path):

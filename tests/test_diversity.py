@@ -148,3 +148,21 @@ def test_texts_are_cut_behind_a_word_and_not_within_spaces():
     cases = ("a b \n", 2, "a b"), ("a b\n", 3, "a b\n"), ("a\u2003b c", 2, "a\u2003b"), ("", 4, "")
     for text, words, first in ((" a\n b\tc ", 2, " a\n b"), *cases):
         assert cut(text, words) == first
+
+
+def test_what_a_table_says_of_texts():
+    """By the keys of its columns, of texts that are cut to their first words."""
+    texts = [
+        "the cat sat on the mat today",
+        "a red cat sat on the mat",
+        "it is it is it is it is",
+        "no two so",
+    ]
+    got, words = diversity.text_metrics(texts, words=7), [text.split()[:7] for text in texts]
+    assert got == {
+        "self_bleu": pytest.approx(sacre_self_bleu([" ".join(w) for w in words])),
+        "distinct_4": diversity.distinct_n(words, 4),
+        "seq_rep_4": diversity.seq_rep_n(words, 4),
+        "zipf": diversity.zipf_coefficient(words),
+        "short_texts": 1,
+    }
