@@ -29,9 +29,10 @@ from typing import Any
 from common.config import cli, read
 from common.errors import UserError
 from common.files import beside
+from common.places import commit
 from tables import figures, ratios
 from tables.find import find_measure
-from tables.jobs import jobs_of, note_changed_heads, prepare_data, ready, show_commands, state, to_train
+from tables.jobs import jobs_of, prepare_data, ready, show_commands, state, to_train
 from tables.measure import common_fields, evaluate, exit_code, in_order, kept_rows, measure_runs, show
 from tables.search import Search, trials_in, trials_store
 from tables.search import view as search_view
@@ -85,7 +86,9 @@ def table(c: TableConfig, store: Store) -> int:
 
     # Showing, also rows that were not asked for now; of a tuned table also the ratios to its first row
     rows = in_order(store, measure, [job.name for job in jobs])
-    note_changed_heads(rows)
+    now = commit()
+    if earlier := [row["name"] for row in rows if row.get("training", {}).get("commit", now) != now]:
+        print(f"note: trained at another commit: {', '.join(earlier)}", file=sys.stderr)
     show(measure, store, rows, out, c)
     if c.tuned:
         show_ratios(c, rows, trials)
@@ -114,7 +117,6 @@ def search(c: TableConfig, store: Store) -> int:
     if c.commands:
         show_commands(trials.to_do())
         return 0
-    note_changed_heads(trials.trials.values())
     try:
         while todo := trials.to_do():
             prepare_data(todo)

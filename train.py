@@ -35,10 +35,10 @@ from common.config import cli, read
 from common.device import autocast, busy_machine, flops_per_token, peak_flops
 from common.errors import UserError, checking
 from common.log import Log, start_wandb
-from common.places import as_installed_command
+from common.places import as_installed_command, commit
 from config.defaults import TrainConfig
 from data.batches import Loader
-from heads import check_arguments, find_head, head_changed, head_digest
+from heads import check_arguments, find_head
 from model import LanguageModel, build, find_trunk, trunk_config
 from training import checkpoint
 from training.distributed import Processes, derived_seed
@@ -122,7 +122,7 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     config = replace(config, dtype=precision.name)
     task: TrainingTask = (lab_of(config.dataset, config.trunk) or TextTask)(config, procs)
     recorded = {**asdict(config), "resume": False, "processes": procs.world, **task.info}
-    c = RunConfig(**recorded, head_sha256=head_digest(config.head))
+    c = RunConfig(**recorded, commit=commit())
     if last:
         refuse_other_run(last, vars(c))
 
@@ -182,8 +182,8 @@ def resume(t: Training, last: Run) -> None:
     if p.step > c.max_steps:
         raise UserError(f"max_steps = {c.max_steps}, but {last.path} is at step {p.step}")
     t.procs.print0(f"resumed {last.path} at step {p.step}")
-    if changed := head_changed(last.record):
-        t.procs.print0(f"note: {changed}")
+    if c.commit != (now := commit()):
+        t.procs.print0(f"note: begun at commit {c.commit}, goes on at {now}")
     if t.procs.main and p.best:
         best = Run(out, "best")  # `last` where there is no such
         if best.path.stem != "best" or best.progress.best != p.best:

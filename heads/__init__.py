@@ -18,10 +18,7 @@ never materialises the logits of a whole batch: see `chunked_loss`.
     sampled.py     softmax, trained on a few tokens
 """
 
-import hashlib
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import torch.nn as nn
@@ -81,31 +78,6 @@ def named_head(name: str, vocab_size: int, args: dict | None = None) -> Head:
     head, args = find_head(name), args or {}
     check_arguments(head, args)
     return head(vocab_size, **args)
-
-
-def head_files(name: str) -> list[Path]:
-    """The files that the head called `name` is written in: its class's, then its bases', up to Head. A class
-    of a notebook has none."""
-    classes = [base for base in find_head(name).__mro__ if issubclass(base, Head) and base is not Head]
-    files = [Path(getattr(sys.modules[base.__module__], "__file__", None) or "") for base in classes]
-    return [file for file in dict.fromkeys(files) if file.is_file()]
-
-
-def head_digest(name: str) -> str:
-    """SHA-256 of the text of a head's files: which formula a run was trained with, as far as it stands
-    there."""
-    text = "".join(file.read_text(encoding="utf-8") for file in head_files(name))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def head_changed(config: dict[str, Any]) -> str:
-    """A sentence about a run of this recorded configuration; "" where its head's code has not changed, as far
-    as that is known."""
-    name, digest = config.get("head", ""), config.get("head_sha256")
-    if digest is None or head_digest(name) == digest:
-        return ""
-    files = ", ".join(file.name for file in head_files(name))
-    return f"the code of its head ({files}) has changed since it began"
 
 
 def make_head(

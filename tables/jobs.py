@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,14 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from common.config import read, with_defaults
-from common.errors import UserError, checking
+from common.errors import UserError
 from common.log import entries
 from common.places import as_installed_command
 from config.defaults import TrainConfig
 from data.open import DATA, folder_of, prepared
 from data.tokenizers import tokenizer_name
 from data.tokens import read_made
-from heads import head_changed
 from tables.measure import training_of
 from tables.names import check_apart
 from tables.settings import TableConfig
@@ -182,18 +180,6 @@ def show_commands(jobs: Sequence[Job]) -> None:
     for job in ready(jobs):
         resume = ["--resume"] if state(job)[0] == "begun" else []
         print(as_installed_command(shlex.join(["python", "train.py", *job.arguments, *resume])))
-
-
-def note_changed_heads(rows: Iterable[Row]) -> None:
-    """Names the runs whose `rows` are kept though the code of their head is another by now. What changed may
-    be a comment, so nothing is trained anew."""
-    kept: dict[str, list[str]] = {}
-    for row in rows:
-        with checking():  # of a run of today's heads
-            if changed := head_changed(row.get("training", {})):
-                kept.setdefault(changed, []).append(row["name"])
-    for changed, names in kept.items():
-        print(f"note: kept as trained: {', '.join(sorted(names))}: {changed}", file=sys.stderr)
 
 
 # -----------------------------------------------------------------------------

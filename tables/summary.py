@@ -27,7 +27,7 @@ QUALITY = ("ppl_eps", "ppl_train")  # the first that rows have; the paper's prot
 # a run that another one learns or starts from -> the digests of its weights, of which one is known
 SOURCES = {"teacher": ("teacher_weights", "teacher_sha256"), "init_from": ("init_weights",)}
 # what may differ between the seeds of one training; of its sources see `same_source`
-OF_SEED = {"seed", "name", "head_sha256", *SOURCES, *chain(*SOURCES.values())} | run.RESUMABLE - {"max_steps"}
+OF_SEED = {"seed", "name", "commit", *SOURCES, *chain(*SOURCES.values())} | run.RESUMABLE - {"max_steps"}
 
 
 # -----------------------------------------------------------------------------

@@ -157,7 +157,7 @@ def test_seeds_are_grouped_by_their_fields():
     other = row_of("a", 3, training={"head": "a", "gain": 2.0})  # of another training
     assert list(grouped([*same[:2], other])) == ["a-small-1", "a-small-2", "a-small-3"]
     # a later version says more of a run, and what it says of an earlier one is the default
-    later = row_of("a", 3, training=same[0]["training"] | {"gain": 1.0, "head_sha256": "0", "new": 5})
+    later = row_of("a", 3, training=same[0]["training"] | {"gain": 1.0, "commit": "0", "new": 5})
     assert len(grouped([*same[:2], later])["a"]) == 3
     twice = row_of("a", 1, name="again")
     assert list(grouped([same[0], twice])) == ["a-small-1", "again"]

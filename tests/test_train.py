@@ -18,7 +18,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import heads
 import train
 import training.text
 from common import device
@@ -371,14 +370,14 @@ def test_killed_at_any_save_a_run_goes_on(run, tiny, tmp_path, monkeypatch, equa
         assert progress(c.out_dir, which) == progress(whole.out_dir, which)
 
 
-def test_a_resumed_run_keeps_the_digest_of_its_head_that_it_began_with(run, tiny, monkeypatch, tmp_path):
+def test_a_resumed_run_keeps_the_commit_that_it_began_with_and_names_both(run, tiny, monkeypatch, capsys):
     c = tiny(max_steps=2, lr_decay_steps=4)
+    monkeypatch.setattr(train, "commit", lambda: "first")
     assert run(c) == 0
-    begun = recorded(c.out_dir, "head_sha256")
-    (tmp_path / "mine.py").write_text("# another formula")
-    monkeypatch.setattr(heads, "head_files", lambda name: [tmp_path / "mine.py"])
+    monkeypatch.setattr(train, "commit", lambda: "second")
     c.max_steps, c.resume = 3, True
-    assert run(c) == 0 and recorded(c.out_dir, "head_sha256") == begun != heads.head_digest("softmax")
+    assert run(c) == 0 and recorded(c.out_dir, "commit") == "first"
+    assert "first" in (said := capsys.readouterr().out) and "second" in said
 
 
 def test_a_run_whose_cosine_has_an_end_of_its_own_goes_on_after_it(run, tiny, tmp_path, equal_state):

@@ -29,7 +29,7 @@ RESUMABLE = {
     *("processes", "micro_batch", "row", "overlay"),
 }
 # what a run started from: a resumed one keeps it, whether or not it has changed since
-KEPT = {"init_weights", "init_spent", "teacher_spent", "head_sha256"}
+KEPT = {"init_weights", "init_spent", "teacher_spent", "commit"}
 
 
 class Degenerate(UserError):
@@ -58,7 +58,7 @@ class RunConfig(TrainConfig):
     validation_sha256: str | None = None
     train_tokens: int | None = None
     processes: int | None = None
-    head_sha256: str | None = None          # of the code of its head
+    commit: str = ""                        # of the code that began it
     # the weights that it started from and those of its teacher, and what these had cost (training/run.py)
     init_weights: str | None = None         # SHA-256
     init_spent: dict[str, Any] | None = None
