@@ -66,7 +66,7 @@ class TrainConfig:
     min_lr: NonNegative = 6e-5
     readout_lr: NonNegative = 0.0   # peak for the embedding and output projections; 0: learning_rate
     warmup_steps: Natural = 2000
-    lr_decay_steps: Natural = 0     # end of the cosine; 0: max_steps
+    lr_decay_steps: Natural = 0     # end of the decay; 0: max_steps
     weight_decay: NonNegative = 0.1     # of matrices; biases, LayerNorms and Bayesian weights have none
     beta1: Decay = 0.9
     beta2: Decay = 0.95

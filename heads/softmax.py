@@ -23,6 +23,7 @@ class Softmax(Head):
     """p = softmax(u(z)) with the link u(z) = z; loss = -log p_t.
 
     Every head of the form p_i = F(z_i) / sum_j F(z_j) is this one with u = log F: subclasses give `link`.
+    They do not inherit `gradient` (Head.__init_subclass__): without one of their own autograd takes it.
     """
 
     def link(self, z: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ from tables.views import View, problems, samples_file, table
 from training.run import load_model
 
 ENOUGH_WORDS = 20  # a text is not cut to fewer but by --words
-NOT_MEASURED = {"compression", "steps", "train_tokens", "teacher_tokens"}  # columns of what a run has spent
+NOT_MEASURED = {"compression", "steps", "train_tokens", "teacher_tokens"}  # known of some runs alone
 
 # -----------------------------------------------------------------------------
 # Runs, their texts, and texts that no model wrote: here, and with the paper's protocol (tables/paper.py)
@@ -187,9 +187,9 @@ class TextSession(SampledSession):
             columns, sound = {*TEXT_METRICS}, row.get("halves", self.c.halves) == self.c.halves
         else:
             split, fitted_to = self.data.split, self.data.validation
-            some = {"ppl_word": split.words, "bits_per_byte": split.bytes, **dict.fromkeys(NOT_MEASURED)}
-            some |= {"ece_fitted": fitted_to, "ppl_fitted": fitted_to}
-            columns, sound = {column.key for column in HONEST if some.get(column.key, True)}, True
+            applies = {"ppl_word": split.words, "bits_per_byte": split.bytes, **dict.fromkeys(NOT_MEASURED)}
+            applies |= {"ece_fitted": fitted_to, "ppl_fitted": fitted_to}
+            columns, sound = {column.key for column in HONEST if applies.get(column.key, True)}, True
         sound = sound and not (self.judge and self.judge.lacks(row))
         return sound and columns <= row.keys() and super().whole(row)
 

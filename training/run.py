@@ -89,9 +89,9 @@ def difference(a: Mapping[str, Any], b: Mapping[str, Any], but: Collection[str] 
 
 def refuse_other_run(last: "Run", now: dict[str, Any]) -> None:
     """UserError if `last` is not of the run that `now` asks to resume, as far as an earlier version has
-    recorded it, and as far as `now` is known (not None). max_steps may be another where the cosine keeps its
+    recorded it, and as far as `now` is known (not None). max_steps may be another where the decay keeps its
     end, the names that its row has in tables may not."""
-    end = "lr_decay_steps or max_steps"  # of the cosine
+    end = "lr_decay_steps or max_steps"  # of the decay
     before, now = ({**c, end: c["lr_decay_steps"] or c["max_steps"]} for c in (last.record, now))
     open_yet = {key for key, value in now.items() if value is None}
     named = {key for key in ("row", "overlay") if before[key]}
