@@ -77,7 +77,7 @@ package:
 	cd $(EMPTY) && bin/python -c "from nanoheads import GPT, HEADS, linear_loss; from nanoheads.truth import Language"
 
 # What the demo, training and tables need; and, laid over it, what the tests need. By uv where it is installed.
-INSTALL := $(if $(shell command -v uv),uv pip install --python $(PY),$(PY) -m pip install --disable-pip-version-check)
+INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(PY),$(PY) -m pip install --quiet --disable-pip-version-check)
 .venv/done: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old: Python 3.11 or newer is needed; give one with PYTHON=python3.12" >&2; exit 2; }
 	@echo "installing $$(grep -c == $<) packages into .venv: a minute or two, once"
@@ -86,7 +86,7 @@ INSTALL := $(if $(shell command -v uv),uv pip install --python $(PY),$(PY) -m pi
 	touch $@
 
 .venv/dev: requirements-dev.lock .venv/done
-	@echo "installing $$(grep -c == $<) more packages for the tests"
+	@echo "installing $$(grep -c == $<) more packages for the tests: some minutes, once"
 	$(INSTALL) -r $<
 	touch $@
 

@@ -33,7 +33,16 @@ from common.places import commit
 from tables import figures, ratios
 from tables.find import find_measure
 from tables.jobs import jobs_of, prepare_data, ready, show_commands, state, to_train
-from tables.measure import common_fields, evaluate, exit_code, in_order, kept_rows, measure_runs, show
+from tables.measure import (
+    check_columns,
+    common_fields,
+    evaluate,
+    exit_code,
+    in_order,
+    kept_rows,
+    measure_runs,
+    show,
+)
 from tables.search import Search, trials_in, trials_store
 from tables.search import view as search_view
 from tables.settings import TableConfig
@@ -47,6 +56,7 @@ def table(c: TableConfig, store: Store) -> int:
     signal."""
     # What is to do. All that can be wrong is found before any training
     measure, out = find_measure(c.measure), Path(c.results) / c.name
+    check_columns(measure, c.columns)
     trials = trials_store(c, store) if c.tuned else store
     jobs = jobs_of(c, Search(c, trials).best_points() if c.tuned else {})
     prepare_data(job for job in jobs if job.wanted["source"])  # whose digest tells which rows are kept

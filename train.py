@@ -20,7 +20,6 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 import contextlib
 import math
 import signal
-import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -35,7 +34,7 @@ from common.config import cli, read
 from common.device import autocast, busy_machine, flops_per_token, peak_flops
 from common.errors import UserError, checking
 from common.log import Log, start_wandb
-from common.places import as_installed_command, commit
+from common.places import commit
 from config.defaults import TrainConfig
 from data.batches import Loader
 from heads import check_arguments, find_head
@@ -43,7 +42,7 @@ from model import LanguageModel, build, find_trunk, trunk_config
 from training import checkpoint
 from training.distributed import Processes, derived_seed
 from training.optimizer import iteration_dtype, load_optimizer, make_optimizer
-from training.run import KEPT, Progress, Run, RunConfig, refuse_other_run, restore
+from training.run import KEPT, RESUMABLE, Progress, Run, RunConfig, difference, refuse_other_run, restore
 from training.text import Evaluator, Interrupted, TextTask, TrainingTask, lab_of, with_task_defaults
 
 USUAL = TrainConfig()
@@ -73,9 +72,6 @@ class Training:
 
 def main(argv: list[str]) -> int:
     """Trains, and leaves a run in out_dir; the exit code."""
-    if not argv:
-        print(as_installed_command(__doc__ or ""), file=sys.stderr)
-        return 2
     config = with_task_defaults(read(TrainConfig, argv, __doc__))
     out = Path(config.out_dir)
     with contextlib.ExitStack() as stack:  # closes all of it, whatever ends the training
@@ -111,7 +107,9 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     out, device = Path(config.out_dir), procs.device
     last = Run(out, "last") if config.resume else None
     if not last and checkpoint.holds_run(out):
-        raise UserError(f"{out} holds a run: --resume {out} goes on with it, --out_dir=... starts another")
+        other = difference(Run(out, "last").record, vars(config), but=RESUMABLE | {"dtype"})
+        what = f"a run with another {other}" if other else "this run"
+        raise UserError(f"{out} holds {what}: --resume {out} goes on with it, --out_dir=... starts another")
 
     # The data, which may be a download: names and sizes that cannot be are refused before
     with checking():

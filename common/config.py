@@ -139,6 +139,9 @@ def read(cls: type[T], argv: list[str], about: str = "") -> T:
         raise SystemExit
     kinds = {f.name: f.type for f in fields(cls)}
     required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+    if not argv and (required or "row" in kinds):
+        print(as_installed_command(about), file=sys.stderr)
+        raise SystemExit(2)
     arguments, flags = split_flags(argv, kinds)
 
     # The files, or the arguments; of these a list takes all that are left
@@ -184,7 +187,10 @@ def read_config(path: str | Path, kinds: Mapping[str, Any] | None = None) -> dic
     with reading(path):
         if not path.exists() and not path.suffix:  # --resume out/RUN of a run that is not there, or mistyped
             begin = f": python train.py CONFIG.py --out_dir={path} begins a run there"
-            raise UserError(f"{path} is no run and no config file{nearest_file(path) or begin}")
+            meant = [f"{name}.py" for name in (path, f"config/{path}") if find(f"{name}.py").is_file()]
+            meant += [f"--{path}"] if str(path).partition("=")[0] in (kinds or ()) else []
+            near = f": did you mean {meant[0]}?" if meant else nearest_file(path)
+            raise UserError(f"{path} is no run and no config file{near or begin}")
         for node in ast.parse(path.read_bytes()).body:
             match node:
                 case ast.Expr(ast.Constant(str())):
@@ -192,6 +198,8 @@ def read_config(path: str | Path, kinds: Mapping[str, Any] | None = None) -> dic
                 case ast.Assign(targets=[ast.Name(key)]):
                     if key in values:
                         raise UserError(f"line {node.lineno} sets {key} again")
+                    if isinstance(node.value, ast.Name):
+                        raise UserError(f"line {node.lineno}: {key} = {node.value.id}: text stands in quotes")
                     values[key] = ast.literal_eval(node.value)
                 case _:
                     raise UserError(f"line {node.lineno} is no `key = literal`")

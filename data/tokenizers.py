@@ -197,7 +197,8 @@ class WordTokenizer(Tokenizer):
         try:
             return np.array([self._ids[w] for text in texts for w in self._word.findall(text)], np.int64)
         except KeyError as error:
-            raise UserError(f"the word {error} is not in this vocabulary of {self.vocab_size}") from None
+            some = ", ".join([word for word in self.words if word.isalpha()][:3])
+            raise UserError(f"the word {error} is none of these {self.vocab_size}: {some} ...") from None
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids`: a space between two words of a line."""

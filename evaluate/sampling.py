@@ -46,9 +46,7 @@ class Growing:
     def __init__(self, trunk: Trunk, prompt: Tensor, length: int, dtype: str, cached: bool = True):
         T = trunk.context
         if not 1 <= prompt.shape[1] <= T:
-            raise UserError(
-                f"the prompt has {prompt.shape[1]} tokens; this model reads 1 to {T} (block_size): shorten it"
-            )
+            raise UserError(f"the prompt has {prompt.shape[1]} tokens: give 1 to {T} (block_size)")
         self.trunk, self.dtype, self.begin = trunk, dtype, 0
         size = min(T, prompt.shape[1] + length)
         self.cache = trunk.new_cache(len(prompt), get_dtype(dtype), size) if cached else None

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.config import Name, checked, with_defaults
-from common.errors import UserError, reading
+from common.errors import UserError, nearest, reading
 from common.files import beside
 from common.places import commit, versions
 from config.defaults import TrainConfig
+from tables.columns import Column
 from tables.names import check_apart, named_path
 from tables.store import Row, Store
 from tables.views import View
@@ -58,6 +59,7 @@ class Measure(ABC):
     config: type  # a dataclass of its flags, evaluate.settings.TextConfig or another
     session: type[Session]  # made of an instance of `config`
     definition = 1  # raised by the author when the measure's numbers change their meaning
+    columns: Sequence[Column] = ()  # that its table may have, where they are known before it is made
 
     def check(self, c: Any, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """The settings as far as they are known before any training. UserError for what cannot be measured of
@@ -160,6 +162,13 @@ def left_out(store: Store, measure: Measure) -> list[str]:
     return [f"{why}: {names}."] if names else []
 
 
+def check_columns(measure: Measure, columns: str) -> None:
+    """UserError for a column that no table of the measure has, before the work."""
+    known = [column.key for column in measure.columns]
+    if known and (unknown := [key for key in columns.split(",") if key not in ["", *known]]):
+        raise UserError(f"columns: {unknown[0]!r}{nearest(unknown[0], known)}; there are {', '.join(known)}")
+
+
 # -----------------------------------------------------------------------------
 # The loop
 
@@ -188,6 +197,7 @@ def measure_runs(
         if row is not None and same and session.whole(row):
             print(f"{subject.name}: kept from {store.path}", file=sys.stderr)
         else:
+            print(f"{subject.name}: measuring", file=sys.stderr, flush=True)
             row = {**common, "name": subject.name, **subject.facts(), **(fields or {}).get(subject.name, {})}
             row |= {**identity, "command": " ".join(sys.argv), "commit": commit(), "versions": versions()}
             try:
@@ -250,6 +260,7 @@ def show(measure: Measure, store: Store, rows: list[Row], out: Path, c: Any) -> 
 
 def evaluate(measure: Measure, c: Any) -> int:
     """Measures the runs that `c` names: stored at its `out`, and shown; the exit code."""
+    check_columns(measure, getattr(c, "columns", ""))
     store = Store.beside(c.out)
     rows = measure_runs(measure, measure.session(c), store)
     shown = in_order(store, measure, [row["name"] for row in rows])

@@ -147,7 +147,7 @@ class TextSession(SampledSession):
         least = LEAST_WORDS if c.words else ENOUGH_WORDS
         if min(words, max(len(words_in(text, tokenize)) for text in human)) < least:
             raise UserError(
-                f"new_tokens = {c.new_tokens}: human texts have {words} words, fewer than {least}"
+                f"new_tokens = {c.new_tokens}: human texts have {words} words, fewer than {least}: give more"
             )
 
         self.c = replace(self.c, words=words, tokenize=tokenize)
@@ -215,12 +215,16 @@ def text_intervals(
 class TextMeasure(SampledMeasure):
     name, config, session = "text", TextConfig, TextSession
 
+    @property
+    def columns(self) -> Sequence[Column]:  # type: ignore[override]
+        return (*HONEST, *lab_columns())
+
     def check(self, c: TextConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return super().check(c, wanted) | {"scorer": scorer_digest(c)}
 
     def view(self, rows: list[Row]) -> View:
         """A line a training, with means over its seeds; under it the main columns seed by seed."""
-        columns = [c for c in (*HONEST, *lab_columns()) if any(c.key in row for row in rows)]
+        columns = [c for c in self.columns if any(c.key in row for row in rows)]
         summary = summary_of(rows, columns)
         parts: list[pd.DataFrame | str] = []
         if has_seeds(rows):

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from common.config import Name, Natural, with_defaults
-from common.errors import UserError, reading
+from common.errors import UserError, nearest_file, reading
 from common.files import read_json
 from common.manifest import NAME as MANIFEST
 from common.manifest import check_file, read_manifest
@@ -183,6 +183,8 @@ def find_run(name: str) -> Path:
     nanoGPT's file) becomes one in out/ first, by a lab's import.py."""
     if is_run(name):
         return Path(name)
+    if not Path(name).exists() and Path(name).parent.is_dir() and Path(name).parent != Path():
+        raise UserError(f"there is no run {name}{nearest_file(Path(name))}")
     for module in modules("import").values():
         return importlib.import_module(module).run_folder(name)
     raise UserError(

@@ -75,8 +75,8 @@ def start_from(c: RunConfig, model: LanguageModel) -> str:
     kinds = [(other.trunk, other.n_head) for other in (before, c)]
     if unlike or kinds[0] != kinds[1]:
         raise UserError(
-            f"init_from = {name!r} has another size ({min(unlike, default=kinds[0])}): give its trunk, "
-            "trunk_args, n_layer, n_head, n_embd, block_size and vocabulary"
+            f"init_from = {name!r} has another size ({min(unlike, default=kinds[0])}): --finetune takes its "
+            "trunk and sizes, as config/finetune.py does"
         )
     with torch.no_grad():
         for k in fits:

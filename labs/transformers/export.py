@@ -34,9 +34,9 @@ from heads import Projection, Softmax
 from labs.transformers.card import card
 from labs.transformers.folder import to_transformers
 from labs.transformers.gpt2 import to_gpt2
-from labs.transformers.tokenizer_files import portable
+from labs.transformers.tokenizer_files import BYTE_255, portable
 from labs.transformers.trunk import Pretrained, longest_text, to_causal
-from model import GPT, LanguageModel
+from model import GPT, LanguageModel, Trunk
 from training.checkpoint import writing
 from training.run import load_model
 
@@ -64,7 +64,6 @@ class ExportConfig:
 
 ENDOFTEXT, GPT2_END = "<|endoftext|>", 50256  # GPT-2's
 PAD = "<|pad|>"  # of the id V, for which a GPT2LMHeadModel has no embedding
-BYTE_255 = "\u00ff"  # as byte-level tokenizers write the byte, which no text in UTF-8 has
 
 
 def push(folder: str | Path, name: str, private: bool = False) -> str:
@@ -92,22 +91,32 @@ def is_gpt2(model: LanguageModel, any_loss: bool = False) -> bool:
     return type(trunk) is GPT and plain_softmax and plain and tied
 
 
-def special_tokens(tokenizer: Tokenizer) -> tuple[str, str]:
-    """(the token that ends a text, the one that pads), to which no text is encoded; "" where there is none.
+def special_tokens(tokenizer: Tokenizer, trunk: Trunk) -> tuple[str, str, str]:
+    """(the token that begins a text, the one that ends it, the one that pads), to which no text is encoded;
+    "" where there is none.
 
-    A byte-level BPE pads with the byte 255. Words are all of them in texts.
+    Those of a pretrained trunk's configuration, as far as its tokenizer calls them special; else by their
+    names. A byte-level BPE pads with the byte 255. Words are all of them in texts.
     """
     if isinstance(tokenizer, GPT2Tokenizer):
-        return ENDOFTEXT, ENDOFTEXT
+        return ENDOFTEXT, ENDOFTEXT, ENDOFTEXT
     if isinstance(tokenizer, FileTokenizer):
-        special = [t["content"] for t in tokenizer.content.get("added_tokens", []) if t["special"]]
-        ends = [t for t in special if re.search(r"end_?of_?text|eos|</s>", t.lower())]
-        pads = [t for t in special if "pad" in t.lower()]
-        return (ends or [""])[0], (pads or special or [""])[0]
-    return "", BYTE_255 if isinstance(tokenizer, (BPETokenizer, ByteTokenizer)) else ""
+        special = {t["id"]: t["content"] for t in tokenizer.content.get("added_tokens", []) if t["special"]}
+        theirs = trunk.model.config if isinstance(trunk, Pretrained) else None
+        bos, eos, pad = (getattr(theirs, f"{kind}_token_id", None) for kind in ("bos", "eos", "pad"))
+        eos = eos[0] if isinstance(eos, list) else eos
+        ends = [t for t in special.values() if re.search(r"end_?of_?text|eos|</s>", t.lower())]
+        pads = [t for t in special.values() if "pad" in t.lower()]
+        end = special.get(eos, (ends or [""])[0])
+        pad = special.get(pad, (pads or [*special.values()] or [""])[0])
+        return special.get(bos, end or pad), end, pad
+    pad = BYTE_255 if isinstance(tokenizer, (BPETokenizer, ByteTokenizer)) else ""
+    return pad, "", pad
 
 
-def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int, pad: str, start: int = -1) -> None:
+def save_tokenizer(
+    tokenizer: Tokenizer, folder: Path, context: int, special: tuple[str, str, str], start: int
+) -> None:
     """Writes the tokenizer for AutoTokenizer, which never reads a special token out of a text and puts the id
     `start`, if there is one, before it. Prints a line where GPT-2's own files are not to be had."""
     try:
@@ -119,15 +128,13 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int, pad: str, s
         # it has tokens of two line ends, and no text that a run of ours has read has one: see ids_of
         lines = pre_tokenizers.Split(Regex(LINE), "isolated")
         model.pre_tokenizer = pre_tokenizers.Sequence([lines, model.pre_tokenizer])
-    if pad == PAD:
-        model.add_special_tokens([pad])
+    if special[2] == PAD:
+        model.add_special_tokens([PAD])
     if start >= 0:
         first = model.id_to_token(start)
         model.post_processor = processors.TemplateProcessing(
             single=f"{first} $A", special_tokens=[(first, start)]
         )
-    end, unused = special_tokens(tokenizer)
-    special = {"bos_token": end or unused, "eos_token": end or unused, "pad_token": pad}
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",  # a name that versions 4 and 5 know
         "model_input_names": ["input_ids", "attention_mask"],
@@ -135,7 +142,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int, pad: str, s
         "padding_side": "left",
         "split_special_tokens": True,
         "clean_up_tokenization_spaces": False,
-        **{key: token for key, token in special.items() if token},
+        **{key: token for key, token in zip(("bos_token", "eos_token", "pad_token"), special) if token},
     }
     model.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
@@ -163,13 +170,13 @@ def export(
     if not isinstance(trunk, GPT | Pretrained):
         raise UserError(f"{ckpt.path}: trunk = {config['trunk']!r} is not of GPT-2's kind")
     tokenizer, aside, plain = tokenizer_of(ckpt), unfinished(folder), is_gpt2(model, gpt2)
-    end, unused = special_tokens(tokenizer)
+    bos, end, pad = special_tokens(tokenizer, trunk)
     with writing(aside, f"could not write {folder}"):
         if isinstance(trunk, Pretrained) and (gpt2 or type(model.head.head).loss is Softmax.loss):
             plain = to_causal(model, aside)
         if gpt2 and not plain:
             raise UserError(f"{ckpt.path}: no model without code has its distribution: leave out --gpt2")
-        pad = unused if plain else PAD
+        special = bos, end or pad, pad if plain else PAD
         if plain and isinstance(trunk, GPT):
             for p in trunk.ln_f.parameters():  # GPT-2 has no gain; the last LayerNorm can have it
                 p.mul_(model.head.gain)
@@ -180,7 +187,7 @@ def export(
         context = trunk.context - (getattr(trunk, "kind", "") == "masked")  # as NanoHeadsForCausalLM has it
         if isinstance(trunk, Pretrained):
             context = longest_text(trunk.model.config)
-        save_tokenizer(tokenizer, aside, context, pad, getattr(trunk, "start_token", -1))
+        save_tokenizer(tokenizer, aside, context, special, getattr(trunk, "start_token", -1))
         (aside / "README.md").write_text(card(ckpt, plain, samples, seed, home), encoding="utf-8")
     try:
         aside.rename(folder)

@@ -55,6 +55,10 @@ def import_model(name: str, out: Path, block_size: int = 0) -> None:
     read or computed."""
     if holds_run(out):
         raise UserError(f"{out} holds a run: give another folder")
+    if Path(name).suffix == ".gguf" or (Path(name).is_dir() and [*Path(name).glob("*.gguf")]):
+        raise UserError(
+            f"{name}: a GGUF is not read; AutoModelForCausalLM.from_pretrained(gguf_file=...) is, saved"
+        )
     try:
         if Path(name).is_file():
             found, weights = read_nanogpt(Path(name))
@@ -63,8 +67,12 @@ def import_model(name: str, out: Path, block_size: int = 0) -> None:
             found, weights, causal = read_folder(name)
         settings: dict[str, Any] = {"head": "softmax", "head_args": {}, "dropout": 0.0, **found}
         tokenizer = tokenizer_beside(name, settings["vocab_size"])
-        if tokenizer.vocab_size > settings["vocab_size"]:
+        if (spare := settings["vocab_size"] - tokenizer.vocab_size) < 0:
             raise UserError(f"its tokenizer has {tokenizer.vocab_size:,} tokens, its weights fewer")
+        if spare:
+            print(
+                f"{spare:,} of its ids are none of its tokenizer's, and get no probability", file=sys.stderr
+            )
         settings |= {"vocab_size": tokenizer.vocab_size, "block_size": block_size or settings["block_size"]}
         if settings["trunk"] == "gpt":
             weights = as_trunk(weights, tokenizer.vocab_size)
@@ -180,7 +188,10 @@ def start_token(name: str) -> int:
     """The id that its tokenizer puts before every text; -1 if none."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except ValueError as e:
+        raise UserError("its tokenizer cannot be read: is there a tokenizer.json beside its weights?") from e
     first = tokenizer("").input_ids[:1]
     return first[0] if first and first == [tokenizer.bos_token_id] else -1
 

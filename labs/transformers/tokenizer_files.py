@@ -14,6 +14,9 @@ from data.tokenizers import (
     vocabulary_digest,
 )  # fmt: skip
 
+BYTE_255 = (
+    "\u00ff"  # as byte-level tokenizers write the byte, which no text in UTF-8 has: it pads our exports
+)
 GPT2_VOCABULARY = "70a720356974bb99358aa0ce9f65de6c5cd2ee250442eb6279d7115029607df8"  # digest of GPT-2's ids
 
 
@@ -42,13 +45,13 @@ def portable(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 
 def exported_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of the tokenizer.json beside weights that transformers wrote: GPT-2's, or one of ours
-    whose export has a decoder and names some of its tokens as special, or any other."""
+    whose export has a decoder and names its padding as special, or any other."""
     tokenizer = read_tokenizer(path)
     if vocabulary_digest(tokenizer.model.get_vocab()) == GPT2_VOCABULARY:
         return GPT2Tokenizer()
     if isinstance(tokenizer, FileTokenizer):
         content = tokenizer.content
-        if all(token["content"] in content["model"]["vocab"] for token in content["added_tokens"]):
+        if {token["content"] for token in content["added_tokens"]} <= {BYTE_255}:
             plain = content | {"added_tokens": []}
             return own_kind(plain) or own_kind(plain | {"decoder": None}) or tokenizer
     return tokenizer

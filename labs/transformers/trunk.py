@@ -63,8 +63,9 @@ class Pretrained(Trunk):
         rows, longest = len(self.embedding), longest_text(theirs) - (start_token >= 0)
         if config.vocab_size > rows or config.block_size > longest:
             asked = f"vocab_size = {config.vocab_size}, block_size = {config.block_size}"
-            fits = f"has {rows} tokens and reads {longest}: give --block_size={longest} or less"
-            raise ValueError(f"{asked}: this {theirs.model_type} {fits}")
+            raise ValueError(
+                f"{asked}: this {theirs.model_type} has {rows} tokens and reads {longest} at once"
+            )
         names = inspect.signature(self.model.forward).parameters
         # transformers 5.24 renamed it. Models without attention have another cache, or none
         self.cache_name = next((name for name in ("past_key_values", "cache") if name in names), "")
@@ -73,6 +74,8 @@ class Pretrained(Trunk):
         if freeze:
             self.embedding.requires_grad_(False)
             layers = next(m for m in self.model.modules() if isinstance(m, nn.ModuleList))
+            if freeze > len(layers):
+                raise ValueError(f"freeze = {freeze}: this {theirs.model_type} has {len(layers)} layers")
             layers[:freeze].requires_grad_(False)
 
     @property

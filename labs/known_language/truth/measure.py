@@ -216,7 +216,7 @@ def places(rows: list[Row]) -> list[pd.DataFrame]:
         begun = " ".join(before.split("\n")[-1].split()[-8:])  # of its document alone
         names = [*names, "all valid alternatives", "all forbidden words"]
         lines = [[name, *(f"{p:.4g}" for p in each)] for name, *each in zip(names, *beliefs)]
-        out.append(table([f"{begun} ?", "truth", *(row["row"] for row in first)], lines))
+        out.append(table([f"next after “{begun}”", "truth", *(row["row"] for row in first)], lines))
     return out
 
 
