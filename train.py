@@ -107,7 +107,7 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     out, device = Path(config.out_dir), procs.device
     last = Run(out, "last") if config.resume else None
     if not last and checkpoint.holds_run(out):
-        other = difference(Run(out, "last").record, vars(config), but=RESUMABLE | {"dtype"})
+        other = difference(Run(out, "last").record, vars(config), but=RESUMABLE | {"dtype", "name"})
         what = f"a run with another {other}" if other else "this run"
         raise UserError(f"{out} holds {what}: --resume {out} goes on with it, --out_dir=... starts another")
 

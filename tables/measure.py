@@ -197,7 +197,6 @@ def measure_runs(
         if row is not None and same and session.whole(row):
             print(f"{subject.name}: kept from {store.path}", file=sys.stderr)
         else:
-            print(f"{subject.name}: measuring", file=sys.stderr, flush=True)
             row = {**common, "name": subject.name, **subject.facts(), **(fields or {}).get(subject.name, {})}
             row |= {**identity, "command": " ".join(sys.argv), "commit": commit(), "versions": versions()}
             try:
@@ -207,6 +206,7 @@ def measure_runs(
             if weights_digest(subject.ckpt.path) != subject.sha256:
                 raise UserError(f"{subject.path} has changed since this table was begun: begin it again")
             store.put([row], still_alike)
+            print(f"{subject.name}: measured", file=sys.stderr, flush=True)
         out.append(row)
     return [*out, *references]
 

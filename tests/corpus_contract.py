@@ -69,9 +69,8 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def call(dataset: str, *flags: str) -> int:
     """The exit code of a prepare.py."""
-    module = importlib.import_module(
-        ".".join(corpora()[name_of(dataset)].relative_to(CODE).with_suffix("").parts)
-    )
+    path = corpora()[name_of(dataset)].relative_to(CODE)
+    module = importlib.import_module(".".join(path.with_suffix("").parts))
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
         patch.setattr(sys, "argv", ["prepare.py", *flags])
         cli(module.main)

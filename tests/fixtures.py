@@ -22,13 +22,17 @@ from safetensors.torch import load_file, save_file
 import train
 import training.text
 from common.manifest import write_manifest
+from data.open import load_tokenizer
 from data.prepare.corpus import Contents, Split, prepare_splits
+from data.tokenizers import Tokenizer
 from evaluate.metrics import Calibration
 from heads import HEADS
 from model import LanguageModel, build
 from tables import text as text_measure
 from tables.store import Store
 from tables.views import read_texts, samples_file
+from training.checkpoint import save
+from training.run import Progress, RunConfig
 
 text_measure.ENOUGH_WORDS = 0  # the tests' texts are of a few words
 os.fsync = lambda fd: None  # nothing here need outlive a power cut, and each waits for the disk
@@ -40,22 +44,9 @@ for number, usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.de
         signal.signal(number, usual)
 
 VOCAB = 300
-TINY = dict(
-    tokenizer=f"bpe{VOCAB}",
-    block_size=16,
-    n_layer=1,
-    n_head=2,
-    n_embd=32,
-    batch_size=8,
-    max_steps=6,
-    learning_rate=3e-3,
-    min_lr=3e-4,
-    warmup_steps=2,
-    eval_interval=100,
-    log_interval=1,
-    device="cpu",
-    dtype="float32",
-)
+TINY = dict(tokenizer=f"bpe{VOCAB}", block_size=16, n_layer=1, n_head=2, n_embd=32, batch_size=8, max_steps=6)
+TINY |= dict(learning_rate=3e-3, min_lr=3e-4, warmup_steps=2, eval_interval=100, log_interval=1)
+TINY |= dict(device="cpu", dtype="float32")
 
 
 def synthetic_text(lines: int, seed: int) -> str:
@@ -75,15 +66,10 @@ def own_text(folder: Path) -> Path:
 
 
 def prepare_folder(folder: Path, tokenizer: str, seed: int = 0) -> Path:
-    texts = {
-        "train": synthetic_text(250, seed),
-        "validation": synthetic_text(30, seed + 1),
-        "test": synthetic_text(60, seed + 2),
-    }
-    splits = {
-        name: Split(lambda text=text: io.StringIO(text, newline="\n"), len(text.encode()))
-        for name, text in texts.items()
-    }
+    splits = {}
+    for more, (name, lines) in enumerate({"train": 250, "validation": 30, "test": 60}.items()):
+        text = synthetic_text(lines, seed + more)
+        splits[name] = Split(lambda text=text: io.StringIO(text, newline="\n"), len(text.encode()))
     return prepare_splits(folder, tokenizer, Contents("synthetic", splits))
 
 
@@ -112,29 +98,39 @@ def train_in_process(config: train.TrainConfig, folder: Path, main=train.main) -
         return main(flags)
 
 
-def train_on(folder: Path, out: Path, **changes: object) -> None:
-    """Trains a tiny run on `folder`'s tokens, of a corpus of words, under the name of its folder `out`."""
-    config = train.TrainConfig(**TINY | dict(tokenizer="words", name=out.name, out_dir=str(out)) | changes)
-    assert train_in_process(config, folder) == 0
+def train_on(folder: Path, out: Path, **changes: object) -> Path:
+    """Trains a tiny run on `folder`'s tokens, under the name of its folder `out`, which is returned."""
+    known = TINY | dict(tokenizer=load_tokenizer(folder).name, name=out.name, out_dir=str(out))
+    assert train_in_process(train.TrainConfig(**known | changes), folder) == 0
+    return out
+
+
+def untrained(out: Path, tokenizer: Tokenizer, shake: float = 0.0, **changes: object) -> Path:
+    """Saves a run that nobody trained, with the weights of seed 0, shaken; returns `out`."""
+    size = dict(vocab_size=tokenizer.vocab_size, block_size=16, n_layer=2, n_head=2, n_embd=32, dropout=0.0)
+    words = dict(tokenizer=tokenizer.name, tokenizer_fingerprint=tokenizer.fingerprint)
+    config = RunConfig(**dict(name=out.name) | size | words | changes)
+    torch.manual_seed(0)
+    model = build(vars(config))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p), alpha=shake)
+    save(out / "best", model, config, Progress(1), None, tokenizer)
+    return out
 
 
 @pytest.fixture(scope="session")
 def trained(token_folder, tmp_path_factory) -> Path:
     """The out folder of a tiny softmax run, 60 steps. Read only."""
     out = tmp_path_factory.mktemp("trained") / "baseline"
-    config = train.TrainConfig(
-        **TINY | dict(name="baseline", out_dir=str(out), max_steps=60, learning_rate=1e-2, eval_interval=30)
-    )
-    assert train_in_process(config, token_folder) == 0
-    return out
+    return train_on(token_folder, out, max_steps=60, learning_rate=1e-2, eval_interval=30)
 
 
 @pytest.fixture
 def tiny(tmp_path):
     """tiny(**changes) -> a TrainConfig for the tiny folder, writing to tmp_path/out."""
-    return lambda **changes: train.TrainConfig(
-        **TINY | dict(name="tiny", out_dir=str(tmp_path / "out")) | changes
-    )
+    known = TINY | dict(name="tiny", out_dir=str(tmp_path / "out"))
+    return lambda **changes: train.TrainConfig(**known | changes)
 
 
 @pytest.fixture
@@ -238,21 +234,13 @@ def curve(out: str | Path, key: str = "loss") -> list[float]:
 
 def same_tensors(a: dict, b: dict) -> bool:
     """Bitwise equality of two dicts of tensors (or nested ones, such as an optimizer's state)."""
-    if a.keys() != b.keys():
-        return False
-    return all(
-        same_tensors(a[k], b[k])
-        if isinstance(a[k], dict)
-        else torch.equal(a[k], b[k])
-        if torch.is_tensor(a[k])
-        else a[k] == b[k]
-        for k in a
-    )
 
+    def same(x, y) -> bool:
+        if isinstance(x, dict):
+            return same_tensors(x, y)
+        return torch.equal(x, y) if torch.is_tensor(x) else x == y
 
-@pytest.fixture
-def equal_state():
-    return same_tensors
+    return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
 
 
 def ece(confidence, correct, bins: int = 15) -> float:

@@ -194,12 +194,12 @@ def test_a_head_is_its_formula(name, args, formula, vocab):
         apart = (got - right).norm(dim=1) / (right.norm(dim=1) + 0.1)
         check("the gradient", apart, torch.zeros_like(apart), 0, error)
 
+    ours = head.log_probs(of).detach()
+    check("the sum of p", ours.exp().sum(1), torch.ones(n).double(), 0, 1e-6)
+    check("p", ours.exp(), log_p.exp(), **near)
     loss = head.loss(of, y) * weights
     check("the loss", loss.detach(), want, **near)
     check_gradient(torch.autograd.grad(loss.sum(), x)[0], error)
-    ours = head.log_probs(of).detach()
-    check("p", ours.exp(), log_p.exp(), **near)
-    check("the sum of p", ours.exp().sum(1), torch.ones(n).double(), 0, 1e-6)
     if not head.sparse:
         check("log p", ours.where(log_p > sure, 0), log_p.where(log_p > sure, 0), **near)
         assert ours.isfinite().all()

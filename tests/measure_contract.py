@@ -52,9 +52,7 @@ def table_copy(measured, tmp_path) -> Path:
     return shutil.copytree(measured.parent, tmp_path / "copy") / measured.name
 
 
-def test_a_row_is_kept_and_only_a_run_that_changed_is_measured_anew(
-    example, table_copy, tmp_path, monkeypatch
-):
+def test_only_a_run_that_changed_is_measured_anew(example, table_copy, tmp_path, monkeypatch):
     session, asked = find_measure(example.measure).session, {}
     numbers = session.numbers
     monkeypatch.setattr(session, "numbers", lambda self, s: asked.setdefault(s.name, numbers(self, s)))

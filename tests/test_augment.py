@@ -90,9 +90,8 @@ def brute_force(teacher, x, y, positions, ids):
 def test_perplexity_threshold_against_brute_force(teacher, taught, tokens):
     indices = np.array([2, 5])
     x, y = Windows(tokens, T).get(indices)
-    under = lambda ppl: propose(
-        teacher, indices, x, y, taught(candidates=7, positions=6.0, ppl_threshold=ppl)
-    )
+    how = lambda ppl: taught(candidates=7, positions=6.0, ppl_threshold=ppl)
+    under = lambda ppl: propose(teacher, indices, x, y, how(ppl))
     every = under(0.0)
     ppl = brute_force(teacher, x, y, every.positions, every.ids)
     threshold = float(np.median(ppl)) * 1.0001
@@ -216,6 +215,7 @@ def test_a_certain_teacher_draws_nothing():
 
 
 # ---- labels ------------------------------------------------------------------------------------------------
+
 
 Y = torch.tensor([[4, 5, 6], [7, 8, 9]])
 PROPOSED = Proposals(

@@ -2,16 +2,15 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from common import device
-from common.device import capabilities, choose_dtype, get_device
+from common.device import PEAK_FLOPS, capabilities, choose_dtype, flops_per_token, get_device, peak_flops
+from model import GPT, GPTConfig
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps")
 LAPTOP = {"avx2": True, "avx512_bf16": False}
 SERVER = {"avx2": True, "avx512_bf16": True, "amx_bf16": False}
-
-
-# ---- devices -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["cpu:foo", "gpu", "meta", "cuda:99"])
@@ -28,6 +27,8 @@ def test_mps_is_taken_only_by_name(monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert get_device("mps") == MPS and get_device("auto") == CPU
+    with pytest.raises(ValueError, match="dtype"):
+        choose_dtype("bfloat16", MPS)
 
 
 def test_a_busy_machine_has_a_remedy(monkeypatch):
@@ -41,9 +42,6 @@ def test_a_busy_machine_has_a_remedy(monkeypatch):
 def test_what_needs_float64_on_mps():
     assert device.float64_device(MPS) == CPU and device.float64_device(CUDA) == CUDA
     assert device.to_float64(torch.ones(2)).dtype == torch.float64
-
-
-# ---- what auto means -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -61,14 +59,6 @@ def test_what_needs_float64_on_mps():
 def test_auto(where, has, want, monkeypatch):
     monkeypatch.setattr(device, "capabilities", lambda _: has)
     assert choose_dtype("auto", where).name == want
-
-
-def test_sixteen_bits_are_refused_on_mps():
-    with pytest.raises(ValueError, match="dtype"):
-        choose_dtype("bfloat16", MPS)
-
-
-# ---- what the environment hides ------------------------------------------------------------------
 
 
 LEVELS = {"AVX512_CORE": False, "AVX512_CORE_AMX": True, "default": True, "": True}
@@ -95,3 +85,22 @@ def test_without_onednn_nothing_computes_16_bits(monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert capabilities() == {"neon": True, "bf16": False}
+
+
+def test_flops_are_those_of_the_matrix_products():
+    """As torch counts them, forward and backward, of the trunk and a whole projection."""
+    c = GPTConfig(vocab_size=320, block_size=32, n_layer=2, n_head=2, n_embd=64)
+    model, tokens = GPT(c), torch.randint(320, (3, 32))
+    with FlopCounterMode(display=False) as counter, torch.autocast("cpu", torch.bfloat16):
+        hidden = model(tokens)
+        (hidden @ model.wte.weight.t()).float().square().sum().backward()
+    assert counter.get_total_flops() == pytest.approx(flops_per_token(c) * tokens.numel(), rel=1e-6)
+
+
+def test_no_peak_is_guessed(monkeypatch):
+    known = {("NVIDIA H200", "bfloat16"): PEAK_FLOPS["NVIDIA H200"], ("Tesla T4", "float16"): 65e12}
+    unknown = ("NVIDIA H200", "float32"), ("Tesla T4", "bfloat16"), ("NVIDIA H2000", "bfloat16")
+    for gpu, dtype in (*known, *unknown):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, gpu=gpu: gpu)
+        assert peak_flops(torch.device("cuda"), dtype) == known.get((gpu, dtype))
+    assert peak_flops(torch.device("cpu"), "bfloat16") is None

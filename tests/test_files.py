@@ -1,5 +1,7 @@
-"""Files that are whole or not there, and locks: with two writers, a kill, a folder that cannot be written."""
+"""Files that are whole or not there, and locks; a folder is whole where its manifest is."""
 
+import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import UserError
 from common.files import STALE, check_writable, locked, remove_leftovers, replacing, unfinished
+from common.manifest import NAME, check_file, read_manifest, write_manifest
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -19,9 +23,8 @@ def names(folder: Path) -> list[str]:
 
 
 def child(code: str, *arguments) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT, stdout=subprocess.PIPE
-    )
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
 
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path):
@@ -40,6 +43,10 @@ def test_an_error_says_which_file_and_leaves_nothing(tmp_path):
     with pytest.raises(OSError, match=r"x\.json") as e, replacing(path):
         raise OSError(28, "No space left on device")
     assert e.value.filename == str(path) and not names(tmp_path)
+    with pytest.raises(KeyboardInterrupt), replacing(path) as file:
+        file.write(b"half of it")
+        raise KeyboardInterrupt
+    assert not names(tmp_path)
     with replacing(tmp_path / "new" / "deep" / "x.json") as file:
         file.write(b"a folder is made")
     with pytest.raises(OSError) as e, replacing(tmp_path / "new" / "deep" / "x.json" / "y.json"):
@@ -94,3 +101,32 @@ def test_what_cannot_be_written_is_found_before(tmp_path):
     with pytest.raises(IsADirectoryError):
         check_writable(tmp_path)
     assert names(tmp_path) == ["broken", "file", "loop", "new"]
+
+
+# ---- manifests -------------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_what_its_manifest_says(tmp_path):
+    with pytest.raises(FileNotFoundError):  # no folder of ours
+        read_manifest(tmp_path)
+    content = bytes(range(256))
+    (tmp_path / "a.bin").write_bytes(content)
+    (tmp_path / "b.json").write_text("{}")
+    write_manifest(tmp_path, {"source": "here", "words": 12}, ["b.json", "a.bin"])
+    manifest = read_manifest(tmp_path)
+    assert manifest["source"] == "here" and manifest["files"]["a.bin"] == hashlib.sha256(content).hexdigest()
+    assert check_file(tmp_path, "a.bin") == tmp_path / "a.bin"
+
+    (tmp_path / "c.bin").write_bytes(b"")  # which nobody wrote there
+    for at in (0, 100, 255):
+        damaged = bytearray(content)
+        damaged[at] ^= 4
+        (tmp_path / "a.bin").write_bytes(damaged)
+        check_file(tmp_path, "b.json")
+        for name in ("a.bin", "c.bin"):
+            with pytest.raises(UserError, match=name):
+                check_file(tmp_path, name)
+    edited = json.loads((tmp_path / NAME).read_text()) | {"words": 6}
+    (tmp_path / NAME).write_text(json.dumps(edited))
+    with pytest.raises(UserError, match=NAME):
+        read_manifest(tmp_path)

@@ -1,8 +1,15 @@
-"""What the house is made of may fall, and not rise: docs/house.md."""
+"""What the house is made of may fall, and not rise: docs/house.md. The core works without labs/."""
 
+import shutil
+import subprocess
+import sys
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
+
+from common import places
+from data.open import corpus_of
 from docs.house import ROOT, files_of, imported, lines, names_in, programs, tracked
 
 # imports go from right to left
@@ -41,11 +48,8 @@ def test_the_core_and_its_tests_import_no_lab():
     assert [path for path in files if any(name.startswith("labs") for name in names_in(path))] == []
 
 
-def test_programs_on_top():
+def test_programs_on_top_and_what_a_training_imports():
     assert len(programs()) <= 8
-
-
-def test_what_a_training_imports():
     files = {path for path in imported("train.py") if "heads" not in path.parts}  # each head may have a file
     assert len(files) <= 32 and sum(map(lines, files)) <= 5000  # the text task and its scoring among them
 
@@ -59,3 +63,34 @@ def test_no_file_beside_a_program_hides_a_package():
     assert len(folders) > 10
     hidden = [p for folder in folders for p in folder.glob("*.py") if p.stem in packages]
     assert hidden == []
+
+
+# ---- without labs ----------------------------------------------------------------------------------------
+
+
+def test_without_labs_the_tests_of_the_core_are_found_and_run(tmp_path):
+    for path in tracked("*"):
+        if path.relative_to(ROOT).parts[0] not in ("labs", "results"):
+            copy = tmp_path / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+    some = "test_another_trunk_trains_from_the_command_line"
+    command = [sys.executable, *"-m pytest -q -p no:cacheprovider --assert=plain tests -k".split(), some]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "error" not in done.stdout, done.stdout[-3000:]
+
+
+def test_a_corpus_is_found_in_data_and_in_a_lab(tmp_path, monkeypatch):
+    for folder in ("data/text", "labs/mine", "labs/no_corpus"):
+        (tmp_path / folder).mkdir(parents=True)
+    for folder in ("data/text", "labs/mine"):
+        (tmp_path / folder / "prepare.py").touch()
+    monkeypatch.setattr(places, "CODE", tmp_path)
+    assert list(places.corpora()) == ["mine", "text"]
+    with pytest.raises(ValueError, match="mine, text"):
+        corpus_of("min")
+
+
+def test_a_row_has_its_commit_in_a_checkout_of_another_user(monkeypatch):
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert len(places.commit().removesuffix("+")) == 40

@@ -1,6 +1,9 @@
-"""An installed nanoHeads: what pyproject.toml puts into the package, run from somebody's empty folder."""
+"""An installed nanoHeads: what pyproject.toml puts into the package, run from somebody's empty folder; and
+docs/tour.ipynb, run in a checkout and from an installed nanoHeads alone."""
 
+import ast
 import compileall
+import importlib
 import json
 import re
 import shutil
@@ -11,6 +14,7 @@ from email import message_from_string
 from email.message import Message
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from common.errors import PIP_NAMES
@@ -102,16 +106,11 @@ def nanoheads(forks, tmp_path):
     return run
 
 
-def test_every_command_of_the_checkout_is_installed(site):
-    installed = {path.name for path in (site / "nanoheads").glob("*.py")}
-    assert installed == {path.name for path in (*ROOT.glob("*.py"), *ROOT.glob("nanoheads/*.py"))} - {
-        "conftest.py"
-    }
+def test_commands_and_rooms_are_installed_and_nothing_that_git_ignores(site):
+    programs = {path.name for path in (*ROOT.glob("*.py"), *ROOT.glob("nanoheads/*.py"))}
+    assert {path.name for path in (site / "nanoheads").glob("*.py")} == programs - {"conftest.py"}
     (scripts,) = site.glob("nanoheads-*.dist-info/entry_points.txt")
     assert scripts.read_text() == "[console_scripts]\nnanoheads = nanoheads.__main__:main\n"
-
-
-def test_the_rooms_are_installed_whole_and_nothing_that_git_ignores(site):
     rooms = {path.parent for path in (site / "nanoheads").glob("*/*.py")}
     assert {room.name for room in rooms} >= {"heads", "evaluate", "common", "config"}
     installed = {path.relative_to(site / "nanoheads") for path in site.glob("nanoheads/*/**/*.*")}
@@ -200,17 +199,17 @@ def test_an_absent_package_is_one_line_with_its_name(nanoheads, arguments, packa
 
 def test_names_of_commands(nanoheads):
     done = nanoheads()
-    assert done.returncode == 0
     for name in ("train", "labs/transformers/export", "mazes"):
         assert f"\n    {name:<30}" in done.stdout
-    done = nanoheads("--version")
-    assert done.returncode == 0 and done.stdout == f"nanoheads {VERSION}\n"
-    done = nanoheads("trian")
-    assert done.returncode == 2 and "unknown command 'trian'" in done.stderr
-    done = nanoheads("prepare", "wikitext")
-    assert done.returncode == 2 and "unknown corpus 'wikitext'" in done.stderr
-    done = nanoheads("prepare", "grammar", "--help")
-    assert done.returncode == 0 and "--source" in done.stdout
+    for words, code, says in (
+        ("", 0, "train"),
+        ("--version", 0, f"nanoheads {VERSION}\n"),
+        ("trian", 2, "'trian'"),
+        ("prepare wikitext", 2, "'wikitext'"),
+        ("prepare grammar --help", 0, "--source"),
+    ):
+        done = nanoheads(*words.split())
+        assert done.returncode == code and says in (done.stderr if code else done.stdout)
 
 
 def test_the_lock_has_all_that_the_project_names():
@@ -218,3 +217,56 @@ def test_the_lock_has_all_that_the_project_names():
     lock = "".join((ROOT / name).read_text(encoding="utf-8") for name in locks).lower().replace("_", "-")
     wanted = {*BASE, *OPTIONAL} - {"mauve-text"}  # which no test needs
     assert [name for name in sorted(wanted) if f"\n{name.lower()}==" not in lock] == []
+
+
+# ---- the tour --------------------------------------------------------------------------------------------
+
+
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture
+def tour():
+    return nbformat.read(DOCS / "tour.ipynb", as_version=4)
+
+
+def test_is_a_notebook_without_errors_whose_links_lead_somewhere(tour):
+    nbformat.validate(tour)
+    text = "\n".join(cell.source for cell in tour.cells if cell.cell_type == "markdown")
+    links = re.findall(r"\]\(([\w./]+)\)", text)
+    assert len(links) >= 3 and all((DOCS / link).is_file() for link in links)
+    outputs = [output for cell in tour.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert not [o for o in outputs if o.output_type == "error"]
+    assert (DOCS / "tour.ipynb").stat().st_size < 500_000
+
+
+@pytest.mark.parametrize("program", ["tour", *sorted(path.stem for path in ROOT.glob("bench/*.py"))])
+def test_what_slow_tests_alone_run_finds_what_it_imports(tour, program):
+    cells = [cell.source for cell in tour.cells if cell.cell_type == "code"]
+    cells = [re.sub(r"(?m)^( *)%.*", r"\1pass", source) for source in cells]
+    source = "\n".join(cells) if program == "tour" else (ROOT / f"bench/{program}.py").read_text()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and [*ROOT.glob(node.module.split(".")[0] + "*")]:
+            module = importlib.import_module(node.module)
+            assert not [name.name for name in node.names if not hasattr(module, name.name)], node.module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["checkout", "installed"])
+def test_runs(tour, tmp_path, monkeypatch, request, place):
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    settings, at = tour.cells[1], DOCS
+    for long, short in {"STEPS = 400": "STEPS = 2", "WORDS = 400_000": "WORDS = 20_000"}.items():
+        assert long in settings.source
+        settings.source = settings.source.replace(long, short)
+    if place == "checkout":
+        settings.source = settings.source.replace('"out/tour"', repr(str(tmp_path / "out" / "tour")))
+    else:
+        at = tmp_path
+        monkeypatch.setenv("PYTHONPATH", str(request.getfixturevalue("site")))
+        settings.source += f"\nassert {str(ROOT)!r} not in nanoheads.__file__"
+    NotebookClient(tour, timeout=600, resources={"metadata": {"path": str(at)}}).execute()
+    pictures = [o for c in tour.cells for o in c.get("outputs", []) if "image/png" in o.get("data", {})]
+    assert len(pictures) == 4 and (tmp_path / "out" / "tour" / "table.jsonl").is_file()

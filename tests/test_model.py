@@ -1,4 +1,4 @@
-"""The trunk: causal, and the same with a cache as without. That it is GPT-2's, labs/transformers tests."""
+"""The trunk: the contract of tests/trunk_contract.py, and its own. That it is GPT-2's: labs/transformers."""
 
 import copy
 from functools import partial
@@ -8,6 +8,7 @@ import torch
 
 from heads import make_head
 from model import GPT, Cache, GPTConfig, LanguageModel, short_attention
+from tests.trunk_contract import *  # noqa: F403
 
 V, T, C = 61, 16, 16  # 61 words in an embedding of 64 rows
 
@@ -30,48 +31,10 @@ def tokens(*shape, vocab: int = V) -> torch.Tensor:
     return torch.randint(vocab, shape, generator=torch.Generator().manual_seed(5))
 
 
-def logits(model: GPT, x: torch.Tensor) -> torch.Tensor:
-    return model(x) @ model.wte.weight[: model.config.vocab_size].t()
-
-
-# ---- causality, positions, the cache
-
-
-@torch.no_grad()
-def test_later_tokens_never_change_earlier_states():
-    model, x = tiny(), tokens(2, T)
-    before = model(x)
-    for t in range(T):
-        changed = x.clone()
-        changed[:, t] = (changed[:, t] + 1) % V
-        after = model(changed)
-        torch.testing.assert_close(after[:, :t], before[:, :t], rtol=0, atol=1e-6)
-        # but every later one: nothing is blind
-        assert ((after[:, t:] - before[:, t:]).abs().amax(-1) > 1e-3).all()
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("dtype, atol", [(torch.float32, 2e-5), (torch.float64, 1e-12)])
-@pytest.mark.parametrize(
-    "parts", [[1] * T, [T], [5] + [1] * 11, [7, 9], [1, 15], [3, 1, 5, 1, 1, 5]], ids=str
-)
-def test_cache_equals_the_whole_sequence(parts, dtype, atol):
-    """Token by token, a prefill, and several tokens at once after others."""
-    model, x = tiny().to(dtype), tokens(3, T)
-    cache = Cache(model, 3, dtype)
-    states = [model(part, cache=cache) for part in x.split(parts, 1)]
-    assert cache.length == T
-    torch.testing.assert_close(torch.cat(states, 1), model(x), rtol=0, atol=atol)
-
-
-@torch.no_grad()
-def test_decode_equals_forward():
-    """The step of a CUDA graph, whose shapes are the same at every position, after a prefill."""
-    model, x = tiny().double(), tokens(3, T)
-    cache = Cache(model, 3, torch.float64, T)
-    states = [model(x[:, :5], cache=cache)]
-    states += [model.decode(x[:, i : i + 1], cache, torch.tensor([i])) for i in range(5, T)]
-    torch.testing.assert_close(torch.cat(states, 1), model(x), rtol=0, atol=1e-12)
+@pytest.fixture
+def settings():
+    """Of the contract."""
+    return {"trunk": "gpt"}
 
 
 @torch.no_grad()
@@ -132,7 +95,7 @@ def test_positions_say_where_tokens_stand():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("size, room", [(0, T), (4, 4)], ids=["block_size", "a short cache"])
+@pytest.mark.parametrize("size, room", [(0, T), (4, 4)])
 def test_too_long(size, room):
     """An error that leaves the cache as it was."""
     model = tiny()
@@ -161,9 +124,6 @@ def test_dropout_is_for_training_only():
         m.p = 0.0
     # what is left drops attention weights
     assert not torch.allclose(model(tokens(1, T)), model(tokens(1, T)))
-
-
-# ---- sizes and initialisation-------
 
 
 def test_number_of_parameters():

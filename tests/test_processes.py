@@ -12,17 +12,7 @@ from two_processes import configs, label_store, resumed
 
 import train
 from data.tokens import open_tokens
-from tests.fixtures import (
-    TINY,
-    VOCAB,
-    curve,
-    log,
-    prepare_folder,
-    progress,
-    same_tensors,
-    train_in_process,
-    weights,
-)
+from tests.fixtures import TINY, curve, log, prepare_folder, progress, same_tensors, train_in_process, weights
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,15 +20,14 @@ ROOT = Path(__file__).resolve().parents[1]
 def torchrun(*program) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
-    return subprocess.run(
-        [*command, *map(str, program)], cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment
-    )
+    how = dict(cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment)
+    return subprocess.run([*command, *map(str, program)], **how)
 
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory) -> Path:
     """A prepared folder of this module's own: label stores are built in it."""
-    return prepare_folder(tmp_path_factory.mktemp("two") / f"bpe{VOCAB}", f"bpe{VOCAB}")
+    return prepare_folder(tmp_path_factory.mktemp("two") / "bpe300", "bpe300")
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +50,9 @@ def seen(out) -> list[dict]:
 @pytest.fixture(scope="module")
 def alone(tokens, tmp_path_factory) -> Path:
     """The run that those named "plain" would be without a break and without a second process."""
-    whole = tmp_path_factory.mktemp("alone")
-    assert train_in_process(train.TrainConfig(**TINY | dict(out_dir=str(whole / "run"))), tokens) == 0
-    return whole / "run"
+    out = tmp_path_factory.mktemp("alone") / "run"
+    assert train_in_process(train.TrainConfig(**TINY | dict(out_dir=str(out))), tokens) == 0
+    return out
 
 
 def assert_same_but_for_rounding(run: Path, other: Path) -> None:
@@ -77,9 +66,6 @@ def assert_same_but_for_rounding(run: Path, other: Path) -> None:
     for name in a:
         torch.testing.assert_close(a[name], b[name], rtol=0, atol=1e-3)
         assert (a[name] - b[name]).abs().mean() < 1e-5
-
-
-# ---- as one ------------------------------------------------------------------------------------------------
 
 
 def alone_as(name: str, out: Path, tokens: Path, teacher: Path) -> Path:
@@ -116,9 +102,6 @@ def test_process_0_chooses_the_dtype_for_all(seen):
     assert [s["dtypes"] for s in seen] == [["bfloat16", "float32"]] * 2
 
 
-# ---- resumed -----------------------------------------------------------------------------------------------
-
-
 def test_a_run_resumed_by_as_many_processes_is_the_unbroken_run(out, seen):
     """Bit for bit: weights, moments, losses. It has dropout, drawn weights and labels of a store."""
     assert all(set(s["codes"].values()) == {0} for s in seen)
@@ -142,12 +125,9 @@ def test_a_run_of_one_process_is_resumed_by_two(out, alone):
     assert_same_but_for_rounding(out / "plain-begun-alone", alone)
 
 
-# ---- the label store ---------------------------------------------------------------------------------------
-
-
 def test_two_processes_build_one_label_store(out, seen, tokens, trained, tmp_path):
     """One computes every window once, the other waits and computes none; one process makes the same bytes."""
-    folder = prepare_folder(tmp_path / f"bpe{VOCAB}", f"bpe{VOCAB}")
+    folder = prepare_folder(tmp_path / "bpe300", "bpe300")
     built, alone = (label_store(place, str(trained)) for place in (tokens, folder))
     assert (built / "labels.bin").read_bytes() == (alone / "labels.bin").read_bytes()
     computed = sorted((s["computed"] for s in seen), key=len)

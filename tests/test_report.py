@@ -87,9 +87,8 @@ def seeds(tmp_path) -> Path:
     for seed in (1, 2, 3):
         rows.append(text_row("baseline", seed, ppl_tok=40.0 + seed, ppl_eps=40.0 + seed, self_bleu=11 + seed))
         rows.append(text_row("other", seed, ppl_tok=math.inf, ppl_eps=90.0 + seed, self_bleu=10.0))
-    human = text_row(
-        "human", 0, about={"tokenizer": EVIL, "complete": True}, self_bleu=10.0, self_bleu_ci=0.5
-    )
+    about = {"tokenizer": EVIL, "complete": True}
+    human = text_row("human", 0, about=about, self_bleu=10.0, self_bleu_ci=0.5)
     out = table_of(tmp_path, *rows, human | {"name": "human", "reference": True})
     texts = tmp_path / "x.samples"
     texts.mkdir()
@@ -134,11 +133,9 @@ def test_nothing_given_becomes_code_and_nothing_is_asked_of_a_network(seeds):
     assert asked and all(target.startswith(("#", "data:")) for target in asked)
 
 
-def test_texts_are_those_that_the_table_measures(seeds):
+def test_texts_and_pictures_of_a_table(seeds):
+    """Texts as the table measures them; the pictures that lie beside it."""
     assert open_table(seeds, 1).samples == [{"human": "one two three four", "baseline": f"{EVIL} d"}]
-
-
-def test_pictures_that_lie_beside_a_table_are_on_the_page(seeds):
     for name in ("x.curves.tv.png", "x.svg", "xy.curves.png", "x.samples/baseline-1.png"):
         (seeds.parent / name).write_bytes(name.encode())
     figures = open_table(seeds, 1).figures

@@ -1,6 +1,8 @@
-"""Sampling: the distribution that is scored, cut as asked; the cache never shows; text comes out whole."""
+"""Sampling: the distribution that is scored, cut as transformers cuts it; the cache never shows; text comes
+out whole."""
 
 import math
+from dataclasses import fields
 
 import pytest
 import torch
@@ -8,14 +10,12 @@ import torch
 import sample
 from data.prepare.bpe import train_bpe
 from data.tokenizers import BPETokenizer
-from evaluate.decoding import Decoding
+from evaluate.decoding import AS_SCORED, CUTS, Decoding, truncate
 from evaluate.sampling import entropies, generate
-from model import LanguageModel, build
+from model import LanguageModel
 from sample import Stream
-from tests.fixtures import chi_square
+from tests.fixtures import chi_square, untrained
 from tests.fixtures import random_model as tiny
-from training import checkpoint
-from training.run import Progress, RunConfig
 
 V = 61
 
@@ -31,9 +31,6 @@ def sampled(
     generator, draws = torch.Generator().manual_seed(seed), model.head.draws(3, 7)
     steps = list(generate(model, start, length, draws, Decoding(**how), generator, cached))
     return torch.stack([t for t, _ in steps], 1), torch.stack([h for _, h in steps], 1)
-
-
-# ---- generate ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -52,9 +49,8 @@ def sampled(
 def test_cached_equals_uncached(head, block, start, how, bayesian):
     """Token for token over 60 tokens, some times past block_size, three texts at once."""
     model = tiny(head, block, bayesian=bayesian)
-    (a, ha), (b, hb) = (
-        sampled(model, prompt(3, start), 60, cached=cached, **how) for cached in (True, False)
-    )
+    drawn = lambda cached: sampled(model, prompt(3, start), 60, cached=cached, **how)
+    (a, ha), (b, hb) = drawn(True), drawn(False)
     assert a.shape == (3, 60) and torch.equal(a, b)
     torch.testing.assert_close(ha, hb, rtol=0, atol=5e-5)
     assert len({tuple(row) for row in a.tolist()}) == 3 or block == 1
@@ -98,9 +94,6 @@ def test_first_tokens_come_as_often_as_scored(head):
     assert not counts[p(draws) == 0].any() and (p(draws) == 0).any() == (head == "sparsemax")
 
 
-# ---- entropies ---------------------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])
 def test_entropies_by_definition(head):
@@ -117,9 +110,6 @@ def test_entropies_by_definition(head):
     assert (one[2] == 0).all() and torch.equal(one[0], one[1])  # as of point weights
     same = entropies(model, hidden, draws[:1] * 5)
     assert (same[2].abs() < 1e-5).all()  # and so do draws that agree, up to rounding
-
-
-# ---- text --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -157,19 +147,11 @@ def test_a_stream_decodes_the_last_tokens_alone(tokenizer, capsys):
     assert capsys.readouterr().out == tokenizer.decode(ids) and max(seen[4:]) <= 4
 
 
-# ---- the command -------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module", params=[False, True], ids=["point", "bayesian"])
 def run(request, tokenizer, tmp_path_factory):
     """An out folder with the checkpoint of an untrained model, block 12."""
-    out = tmp_path_factory.mktemp("run")
-    config = dict(vocab_size=264, block_size=12, n_layer=1, n_head=2, n_embd=16, dropout=0.0)
-    config |= dict(head="sigmoid", head_args={}, bayesian=request.param, prior_sigma=0.5)
-    config |= dict(name="tiny", tokenizer="bpe264", tokenizer_fingerprint=tokenizer.fingerprint)
-    torch.manual_seed(0)
-    checkpoint.save(out / "best", build(config), RunConfig(**config), Progress(3), None, tokenizer)
-    return out, request.param
+    how = dict(block_size=12, n_layer=1, n_embd=16, head="sigmoid", bayesian=request.param, prior_sigma=0.5)
+    return untrained(tmp_path_factory.mktemp("run"), tokenizer, **how), request.param
 
 
 def command(out, capsys, *flags: str) -> str:
@@ -211,3 +193,67 @@ def test_probabilities_that_are_not_numbers_are_an_error(run, monkeypatch, flags
     monkeypatch.setattr("heads.output.OutputHead.log_probs", nan)
     with pytest.raises(ValueError, match="best"):
         sample.main([str(run[0]), "--device=cpu", *flags])
+
+
+# ---- cuts: as transformers' processors ---------------------------------------------------------------------
+
+
+WORDS = 200
+WARPERS = {"top_k": "TopK", "top_p": "TopP", "min_p": "MinP"}  # in transformers' order
+VALUES = {"top_k": (1, 7, 60), "top_p": (0.1, 0.5, 0.95), "min_p": (0.02, 0.3, 1.0)}
+
+
+def theirs(name: str, value: float, scores: torch.Tensor, text: torch.Tensor | None = None) -> torch.Tensor:
+    """What a processor of transformers makes of `scores`."""
+    from transformers.generation import logits_process  # importing it takes seconds
+
+    return getattr(logits_process, name)(value)(text, scores)
+
+
+def logits() -> torch.Tensor:
+    """Rows (40, WORDS) from nearly flat to nearly certain, in float64."""
+    z = torch.randn(40, WORDS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return z * torch.linspace(0.05, 6, 40, dtype=torch.float64)[:, None]
+
+
+def sparse() -> torch.Tensor:
+    """log p with exact zeros, as of sparsemax."""
+    p = (logits() - logits().mean(1, keepdim=True)).clamp(min=0)
+    return (p / p.sum(1, keepdim=True)).log()
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.6])
+@pytest.mark.parametrize("name, value", [(name, v) for name in WARPERS for v in VALUES[name]])
+@pytest.mark.parametrize("source", [logits, sparse])
+def test_a_cut_is_that_of_transformers(source, name, value, temperature):
+    log_p = source().log_softmax(1)
+    warm = theirs("TemperatureLogitsWarper", temperature, log_p)
+    want = theirs(f"{WARPERS[name]}LogitsWarper", value, warm).softmax(1)
+    got = truncate(log_p, Decoding(temperature=temperature, **{name: value}))
+    assert torch.equal(got > 0, want > 0)
+    torch.testing.assert_close(got, want, rtol=1e-13, atol=0)
+    assert (got == 0).sum() > (log_p == -math.inf).sum()  # it cuts
+
+
+def test_cuts_apply_in_the_order_of_transformers():
+    values = dict(top_k=120, top_p=0.97, min_p=0.01)
+    scores = theirs("TemperatureLogitsWarper", 1.3, logits().log_softmax(1))
+    for name, warper in WARPERS.items():
+        before, scores = scores, theirs(f"{warper}LogitsWarper", values[name], scores)
+        assert not torch.equal(before, scores), name  # each has something to cut
+    got = truncate(logits().log_softmax(1), Decoding(temperature=1.3, **values))
+    torch.testing.assert_close(got, scores.softmax(1), rtol=1e-12, atol=0)
+    assert [*WARPERS] == [*CUTS]
+
+
+@pytest.mark.parametrize("cut", [dict(top_p=1e-50), dict(top_k=1), dict(min_p=1.0)], ids=str)
+def test_the_hardest_cut_leaves_the_most_probable_token(cut):
+    z = logits().float()
+    p = truncate(z.log_softmax(1), Decoding(**cut))
+    assert torch.equal(p, torch.nn.functional.one_hot(z.argmax(1), WORDS).float())
+
+
+def test_without_a_cut_nothing_changes():
+    for c in (AS_SCORED, Decoding(top_k=WORDS + 1)):
+        torch.testing.assert_close(truncate(sparse(), c), sparse().exp())
+    assert {f.name for f in fields(Decoding)} == {"temperature", *CUTS}

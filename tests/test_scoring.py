@@ -1,6 +1,8 @@
-"""Scoring: every token once, in the context that the windows say, with the distribution that is sampled."""
+"""Scoring: every token once, in the context that the windows say, with the distribution that is sampled; and
+metrics.py against numpy, and worked examples."""
 
 import copy
+import itertools
 import math
 from functools import partial
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 
 from common.device import autocast
+from evaluate import metrics
 from evaluate.scoring import EPSILON, TemperedCalibration, fit_temperature, score, spread, windows
 from heads import Softmax, project
 from model import LanguageModel
@@ -41,9 +44,6 @@ def target_nll(lp: torch.Tensor, ids: np.ndarray) -> torch.Tensor:
     return -lp.gather(1, torch.from_numpy(ids[1:].astype(np.int64))[:, None]).squeeze(1)
 
 
-# ---- windows -----------------------------------------------------------------------------------------------
-
-
 def test_windows_score_every_token_once():
     for count in range(41):
         for block in range(1, 12):
@@ -65,9 +65,6 @@ def test_a_part_is_spread_over_the_text():
         for count in range(1, n):
             part = spread(list(range(n)), count)
             assert len(set(part)) == count and part == sorted(part) and 0 <= part[0] and part[-1] < n
-
-
-# ---- the score ---------------------------------------------------------------------------------------------
 
 
 @heads
@@ -127,9 +124,8 @@ def test_tokens_of_probability_zero_are_counted_and_never_clamped():
         lp = naive(model, ids[: t + 1], 8)[-1]
         ids[t] = lp.topk(5).indices[t % 5]
     s = score(model, ids[: T + 1])
-    assert s.zeros == 0 and s.nll == pytest.approx(
-        target_nll(naive(model, ids[: T + 1], 8), ids[: T + 1]).sum().item(), rel=1e-6
-    )
+    nll = target_nll(naive(model, ids[: T + 1], 8), ids[: T + 1])
+    assert s.zeros == 0 and s.nll == pytest.approx(nll.sum().item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["softmax", "sigmoid"])
@@ -175,9 +171,6 @@ def test_the_fitted_temperature_is_the_best_one(name, scale):
     assert numbers["fitted_temperature"] == tau
 
 
-# ---- what it leaves alone ----------------------------------------------------------------------------------
-
-
 @heads
 @pytest.mark.parametrize("bayesian", [False, True], ids=["point", "bayesian"])
 def test_scoring_disturbs_nothing(name, bayesian):
@@ -195,9 +188,6 @@ def test_scoring_disturbs_nothing(name, bayesian):
     assert np.array_equal(ids, saved)
 
 
-# ---- precision ---------------------------------------------------------------------------------------------
-
-
 @heads
 def test_bfloat16_products_with_float32_probabilities(name):
     model, ids = tiny(name), text(100)
@@ -211,3 +201,56 @@ def test_bfloat16_products_with_float32_probabilities(name):
         lp = model.head.log_probs(torch.randn(10, 16), model.head.draws(1, 0, torch.bfloat16))
     assert lp.dtype == torch.float32
     torch.testing.assert_close(lp.exp().sum(1), torch.ones(10), rtol=0, atol=1e-5)
+
+
+# ---- metrics.py --------------------------------------------------------------------------------------------
+
+
+def test_ece_bins_are_open_below_and_closed_above():
+    edges = np.linspace(0, 1, 16)
+    calibration = metrics.Calibration(15)
+    calibration.add(edges, np.ones(16))
+    assert calibration.count.tolist() == [2] + [1] * 14  # 0 and 1/15 in the first, then one edge in each
+    calibration.add(np.nextafter(edges[:-1], 1), np.ones(15))
+    assert calibration.count.tolist() == [3] + [2] * 14
+
+
+def test_ece_is_the_loop_of_guo_et_al():
+    rng = np.random.default_rng(1)
+    p = rng.random(5000)
+    correct = rng.random(5000) < p**2  # overconfident
+    expected, edges = 0.0, np.linspace(0, 1, 16)
+    for low, high in itertools.pairwise(edges):
+        inside = (p > low) & (p <= high)
+        if inside.any():
+            expected += inside.mean() * abs(correct[inside].mean() - p[inside].mean())
+    assert expected > 0.1
+    assert ece(p, correct) == pytest.approx(expected, rel=1e-12)
+    assert ece(torch.tensor(p), torch.tensor(correct)) == ece(p, correct)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(lambda p=p: ece(p, [1] * len(p)) for p in ([0.5, 1.5], [-0.1], [math.nan])),
+        *(lambda hit=hit: ece([0.5], hit) for hit in ([2], [math.nan], [1, 1])),
+        *(lambda nll=nll: metrics.perplexity(nll, 3) for nll in (math.nan, -5.0)),
+        lambda: metrics.perplexity(1.0, 0),
+        lambda: metrics.bits_per_byte(1.0, 0),
+        lambda: metrics.bits_per_byte(-math.inf, 2),
+    ],
+)
+def test_what_is_no_probability_or_nll_is_refused(call):
+    with pytest.raises(ValueError):
+        call()
+
+
+def test_perplexity_and_bits_per_byte():
+    assert metrics.perplexity(0.0, 7) == 1
+    # the uniform distribution: the vocabulary
+    assert metrics.perplexity(10 * math.log(50257), 10) == pytest.approx(50257)
+    assert metrics.perplexity(math.inf, 10) == math.inf
+    assert metrics.perplexity(1e6, 1) == math.inf  # beyond the largest float, not an OverflowError
+    assert metrics.perplexity(-1e-8, 1) == pytest.approx(1)  # rounding of a sure prediction
+    assert metrics.bits_per_byte(100 * math.log(256), 100) == pytest.approx(8)
+    assert metrics.bits_per_byte(math.inf, 10) == math.inf

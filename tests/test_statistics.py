@@ -1,6 +1,7 @@
 """What a table may claim: intervals that cover, stars for all that cannot be told from the best, texts of one
-length, independent samples, and what each row has spent."""
+length, independent samples, what each row has spent, and each row's perplexity over the first one's."""
 
+import json
 import math
 import shutil
 from types import SimpleNamespace
@@ -11,21 +12,17 @@ import pytest
 
 from data.tokens import open_tokens
 from evaluate.diversity import common_words, text_metrics
+from tables import ratios
 from tables.columns import Column
-from tables.statistics import best_group, half_sampling_interval, holm, paired_p
+from tables.statistics import Estimate, best_group, half_sampling_interval, holm, paired_p
 from tables.summary import best_rows, grouped, numbers_of, worse
 from tables.text import TextMeasure
-from tests.fixtures import TINY, train_in_process
-from train import TrainConfig
+from tests.fixtures import TINY, train_on
 from training.run import Progress, Run, RunConfig, training_cost
 
-SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]
 PPL = Column("ppl_eps", "PPL_eps", ".2f", "low", "")
 BLEU = Column("self_bleu", "Self-BLEU", ".2f", "human", "")
 STEPS = Column("steps", "steps", ".0f", "", "")
-
-
-# ---- intervals ---------------------------------------------------------------------------------------------
 
 
 def test_half_sampling_covers_the_texts_of_a_reference():
@@ -56,9 +53,6 @@ def test_numbers_of_a_row():
     assert numbers_of(BLEU, nearer, far, human)["self_bleu_better"] is True
     one = numbers_of(PPL, {1: runs[1]}, base, {})  # one run says nothing of others
     assert math.isnan(one["ppl_eps_ci"]) and math.isnan(one["ppl_eps_diff_ci"]) and not one["ppl_eps_better"]
-
-
-# ---- who cannot be told from the best ----------------------------------------------------------------------
 
 
 def test_paired_p():
@@ -137,8 +131,6 @@ def test_the_papers_rows_are_told_apart_by_their_own_perplexity():
     assert worse({name: {1: {"accuracy": 9.0}} for name in "ab"}) == set()
 
 
-# ---- the summary -------------------------------------------------------------------------------------------
-
 SETTINGS = {"tokenizer": "", "words": 5, "temperature": 1.0, "top_k": 0, "seed": 1}
 
 
@@ -186,16 +178,11 @@ def test_seeds_of_one_row_differ_in_what_follows_from_the_seed_alone(key, digest
     assert rows(("out/b-tiny-1", "1" * 64), ("out/b-tiny-1", "1" * 64)) == ["a"]  # that of seed 1 for both
 
 
-# ---- views -------------------------------------------------------------------------------------------------
-
-
 def test_a_view_as_markdown_latex_and_csv(tmp_path):
     """Bold is what is better than the first row by the interval; a star what may be the best."""
     rows = [row_of("a", s, ppl_eps=40.0 + s) for s in (1, 2, 3)]
     rows += [row_of("b_1", s, ppl_eps=30.0 + s, self_bleu=9.0) for s in (1, 2, 3)]
-    rows += [
-        {"name": "human", "reference": True, "settings": SETTINGS, "self_bleu": 10.0, "self_bleu_ci": 0.5}
-    ]
+    rows += [HUMAN | {"settings": SETTINGS, "self_bleu": 10.0, "self_bleu_ci": 0.5}]
     view = TextMeasure().view(rows)
     view.write(tmp_path / "x")
     assert (tmp_path / "x.md").read_text() == view.markdown
@@ -206,9 +193,6 @@ def test_a_view_as_markdown_latex_and_csv(tmp_path):
     assert view.fitting(20).tables[0].shape == view.tables[0].T.shape
 
 
-# ---- texts of one length -----------------------------------------------------------------------------------
-
-
 def test_texts_are_cut_to_what_most_human_texts_have():
     assert common_words(["w " * n for n in range(100, 201)]) == 105
     assert common_words(["早上，老人走到港口"] * 10, "zh") == 9
@@ -217,8 +201,6 @@ def test_texts_are_cut_to_what_most_human_texts_have():
     assert got.pop("short_texts") == 1
     assert got == text_metrics(["a b c d", "a b c d", "b c a d", "a b c"])
 
-
-# ---- what a row has spent ----------------------------------------------------------------------------------
 
 RUN = {"block_size": 10, "batch_size": 2, "vocab_size": 30, "train_tokens": 101}
 LABELS = {"candidates": 5, "positions": 0.5, "ppl_threshold": 0.0}
@@ -243,21 +225,77 @@ def test_what_a_run_has_spent():
 
 def test_a_training_records_what_it_builds_on(trained, token_folder, tmp_path):
     """A run started from another one and taught by it, and one that starts from that; resumed, too."""
-    first = tmp_path / "first"
-    taught = dict(head="sigmoid", labels="soft", teacher=str(trained), candidates=3)
-    base = TINY | dict(max_steps=2, lr_decay_steps=4)
     source = shutil.copytree(trained, tmp_path / "source")
-    begun = dict(init_from=str(source), **taught)
-    config = TrainConfig(**base | dict(name="first", out_dir=str(first)) | begun)
-    assert train_in_process(config, token_folder) == 0
+    begun = dict(head="sigmoid", labels="soft", teacher=str(trained), candidates=3)
+    begun |= dict(lr_decay_steps=4, init_from=str(source))
+    train_on(token_folder, tmp_path / "first", max_steps=2, **begun)
     shutil.rmtree(source)  # which a resumed run needs no more
-    again = TrainConfig(**base | dict(name="first", out_dir=str(first), max_steps=4, resume=True) | begun)
-    assert train_in_process(again, token_folder) == 0
-    of = lambda path, which: training_cost(Run(path, which))
-    block = TINY["block_size"] * TINY["batch_size"]
-    base_steps = Run(trained).progress.step
-    tokens = (base_steps + 4) * block
-    size = TINY["block_size"]
+    train_on(token_folder, tmp_path / "first", max_steps=4, resume=True, **begun)
+    size, before = TINY["block_size"], Run(trained).progress
     read = (len(open_tokens(token_folder / "train.bin").ids) - 1) // size * size  # for the label store
-    expected = {"steps": base_steps + 4, "train_tokens": tokens, "teacher_tokens": base_steps * block + read}
-    assert of(first, "last") == expected
+    tokens = before.step * size * TINY["batch_size"]
+    own = {"steps": before.step + 4, "train_tokens": tokens + 4 * size * TINY["batch_size"]}
+    assert training_cost(Run(tmp_path / "first", "last")) == own | {"teacher_tokens": tokens + read}
+
+
+# ---- ratios ----------------------------------------------------------------------------------------------
+
+
+PLACES = [{"learning_rate": rate} for rate in (0.001, 0.002, 0.004, 0.008)]
+
+
+def trials(row, nll, own_space=None):
+    common = {"row": row, "seed": 1, "vocab_size": 4096}
+    common["settings"] = {"design": 3, "own_space": own_space or {}}
+    found = enumerate(zip(PLACES, nll))
+    return [common | {"trial": i, "point": point, "nll": value} for i, (point, value) in found]
+
+
+def rows(row, ppl):
+    common = {"row": row, "overlay": "", "training": {}}
+    return [common | {"name": f"{row}-{s}", "seed": s, "ppl_eps": value} for s, value in enumerate(ppl, 2)]
+
+
+SEARCH = [
+    *trials("baseline", [5.0, 5.01, 5.1, 4.99]),  # the third is too far from the best, the fourth not shared
+    *trials("worse", [5.02, 5.04, 4.0, 4.0]),
+    *trials("constant", [5.02, 5.04, 4.0, 4.0], {"head_args.eps": [0.1, 0.2]}),
+    *trials("elsewhere", [5.02]),
+]
+TABLE = [*rows("baseline", [100.0, 102.0, 101.0]), *rows("worse", [103.0, 105.06, 104.03])]
+
+
+def test_both_comparisons():
+    found = ratios.compare(TABLE, SEARCH)
+    assert found.first == "baseline" and found.places == 2 and found.names == ["worse"]
+    assert found.best["worse"].mean == pytest.approx(math.log(1.03))
+    at = found.same["worse"]  # .02 and .03: Student's t of one degree of freedom
+    assert at.mean == pytest.approx(0.025) and at.half == pytest.approx(12.7062 * 0.005, rel=1e-4)
+    alone = ratios.compare(TABLE, [])  # a search widens the first comparison
+    assert found.best["worse"].half > 10 * alone.best["worse"].half and not alone.same
+    # a row without fresh seeds stands where its places put it
+    found = ratios.compare(TABLE, [*SEARCH, *trials("ahead", [4.99, 5.0, 5.0])])
+    assert found.names == ["ahead", "worse"] and "ahead" not in found.best
+
+
+def test_no_perplexity_no_ratio():
+    found = ratios.compare([{"row": "a", "overlay": "", "name": "a", "seed": 1, "training": {}}], SEARCH)
+    assert not ratios.view(found, {}).parts
+
+
+def test_cost_counts_the_teacher(tmp_path):
+    file = tmp_path / "steps.json"
+    steps = [{"program": "baseline", "cpu_seconds": 2.0}, {"program": "taught", "cpu_seconds": 3.0}]
+    file.write_text(json.dumps({"results": steps}))
+    pace = ratios.pace_of(file, "baseline")
+    base = {"row": "baseline", "train_tokens": 300, "teacher_tokens": 0, "training": {"teacher_spent": None}}
+    taught = {"row": "taught", "train_tokens": 300, "teacher_tokens": 390}
+    taught |= {"training": {"teacher_spent": {"train_tokens": 300}}}  # 90 tokens were read for labels
+    longer = base | {"row": "longer", "train_tokens": 600}
+    found = ratios.costs([base, taught, longer], "baseline", pace | {"longer": 1.0})
+    assert found == pytest.approx({"baseline": 1.0, "taught": 1.5 + 1 + 0.1, "longer": 2.0})
+    assert ratios.pace_of(file, "another") == {}
+
+
+def test_a_ratio_too_large_for_a_number_is_inf():
+    assert ratios.numbers(Estimate(0.1, 800.0, 0.5)) == ["1.105", "0.000 to inf"]

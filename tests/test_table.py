@@ -1,6 +1,7 @@
 """A table of rows x seeds: what is done is kept, what failed is named, views are made of the rows."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ from common import places
 from common.config import read
 from config.defaults import TrainConfig
 from data.open import prepared
-from tables import workers
+from tables import curve, figures, workers
 from tables.curve import CurveMeasure
 from tables.jobs import Job, jobs_of
 from tables.measure import open_runs, unchanged
@@ -34,8 +35,6 @@ OVER = {"grammar": "heads", "climbs_real": "climbs"}  # a table that is read aft
 ELSEWHERE = {"mnist", "mnist_brief", "images", "images_ablation"}  # whose data or runs are not here
 TABLES = sorted((*ROOT.glob("config/tables/*.py"), *ROOT.glob("labs/*/config/tables/*.py")))
 TABLES = [path for path in TABLES if path.stem not in ELSEWHERE]
-
-# ---- what is asked for -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
@@ -109,9 +108,6 @@ def test_two_labs_of_one_name_are_an_error(tmp_path, monkeypatch):
         places.modules.__wrapped__("measure")
 
 
-# ---- a whole table -----------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def whole(token_folder, tmp_path, monkeypatch):
     """(make, trained): make(*flags, **changes) -> exit code of a table of two seeds on the tiny corpus;
@@ -125,7 +121,7 @@ def whole(token_folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(workers, "start", fake_train)
     for measure in (CurveMeasure, TextMeasure):
-        monkeypatch.setattr(measure, "draw", lambda *_: [])  # test_figures.py
+        monkeypatch.setattr(measure, "draw", lambda *_: [])
     monkeypatch.setattr("tables.jobs.prepared", lambda *_: token_folder)
     monkeypatch.chdir(tmp_path)
     Path("config").mkdir()
@@ -321,9 +317,6 @@ def test_a_table_stops_goes_on_and_trains_what_its_rows_start_from(whole, capsys
     assert make(**ask | dict(rows=["baseline"], seeds=[1], flags="")) == 0 and len(trained) == 11
 
 
-# ---- other processes ---------------------------------------------------------------------------------------
-
-
 def test_a_run_that_another_process_trains_is_waited_for(whole, capsys):
     """And is not trained again, if that one has finished it."""
     make, trained = whole
@@ -380,3 +373,30 @@ def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, 
     assert {env["OMP_NUM_THREADS"] for env in environments} == {"1"}  # as the user has it (conftest)
     assert all(run.out.with_suffix(".saved").exists() for run in runs[:jobs])
     assert before == [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+
+
+def test_a_figure_as_png_and_as_pdf(tmp_path):
+    """The same numbers give the same file."""
+
+    def drawn(form):
+        fig, ax = figures.pyplot().subplots()
+        ax.plot([1, 2])
+        return figures.write(fig, tmp_path / "x", form)
+
+    for form, begins in (("pdf", b"%PDF"), ("png", b"\x89PNG")):
+        (file,) = drawn(form)
+        before = file.read_bytes()
+        assert file.name == f"x.{form}" and before.startswith(begins) and b"/CreationDate" not in before
+        assert drawn(form) == [file] and file.read_bytes() == before
+
+
+def test_a_part_has_one_quantity_from_start_to_end(tmp_path):
+    """What judges the run: the perplexity, which may be infinite, and PPL_eps of a sparse head."""
+    part = {"step": 1, "val_windows": 3, "val_nll": "inf", "val_ppl": "inf", "val_ppl_eps": 9.0}
+    last = {"step": 2, "val_nll_windows": math.log(8), "val_nll": 3.0, "val_ppl_eps": 20.0}
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (part, last)))
+
+    def perplexities(sparse: bool) -> list[float]:
+        return [e["val_ppl"] for e in curve.evaluations(tmp_path, True, sparse)]
+
+    assert perplexities(True) == pytest.approx([9, 8]) and perplexities(False) == pytest.approx([math.inf, 8])

@@ -28,18 +28,10 @@ def configs(out: Path, teacher: str) -> dict[str, train.TrainConfig]:
     """The runs by name. "noisy" has every source of randomness: dropout, drawn weights, labels of a store."""
     noisy = dict(head="sigmoid", bayesian=True, dropout=0.2, labels="soft", teacher=teacher, candidates=5)
     parted = dict(head="sigmoid", bayesian=True, micro_batch=2, eval_interval=4, eval_windows=3)
-    kinds = {
-        "noisy": noisy,
-        "noisy-broken": noisy | HALF,
-        "plain-broken": HALF,
-        "plain-begun-alone": HALF,
-        "float32": parted,
-        "float16": parted | dict(dtype="float16"),
-    }
-    return {
-        name: train.TrainConfig(**TINY | dict(name=name, out_dir=str(out / name)) | changes)
-        for name, changes in kinds.items()
-    }
+    kinds = {"noisy": noisy, "noisy-broken": noisy | HALF, "plain-broken": HALF, "plain-begun-alone": HALF}
+    kinds |= {"float32": parted, "float16": parted | dict(dtype="float16")}
+    known = lambda name: TINY | dict(name=name, out_dir=str(out / name))
+    return {name: train.TrainConfig(**known(name) | changes) for name, changes in kinds.items()}
 
 
 def resumed(config: train.TrainConfig) -> train.TrainConfig:

@@ -3,7 +3,6 @@
 import gzip
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,9 +31,6 @@ from tests.measure_contract import Example, rows_of
 SIZES = "simulated length=8 train=30 validation=6 test=12"
 
 
-# ---- the truth -----------------------------------------------------------------------------------
-
-
 def test_simulated_climbs_are_possible():
     task = Climbs(20)
     np.testing.assert_allclose(task.step.sum(1), 1)
@@ -55,9 +51,6 @@ def test_the_least_climb_does_not_underflow():
     assert 900 < bits.max() < 1022
     with pytest.raises(UserError, match="length = 101"):
         Climbs(Climbs.LONGEST + 1)
-
-
-# ---- records -------------------------------------------------------------------------------------
 
 
 def flight(aircraft: str, rates: np.ndarray, start: int = 1_600_000_000) -> list[dict]:
@@ -127,18 +120,6 @@ def test_splits_are_by_aircraft(source, tmp_path):
         assert len(seen[split]) == aircraft and len(rows) == aircraft * starts
         assert two_sided(held, "climbs", LENGTH) is None  # nobody knows it
     assert len(set.union(*seen.values())) == 12
-
-
-# ---- the simulated corpus ------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Read only."""
-    return prepared("climbs", "words", SIZES, tmp_path_factory.mktemp("data"))
-
-
-# ---- the rest of a climb -------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -216,17 +197,14 @@ def test_the_error_of_the_mean_does_not_depend_on_how_many_samples(samples, monk
 
 
 @pytest.fixture(scope="module")
-def runs(folder, tmp_path_factory) -> list[Path]:
-    """A run on climbs for each order. Read only."""
+def example(tmp_path_factory):
+    """A run on climbs for each order."""
+    folder = prepared("climbs", "words", SIZES, tmp_path_factory.mktemp("data"))
     out = tmp_path_factory.mktemp("runs")
     for order in ("left_to_right", "random", "masked"):
         train_on(folder, out / order, dataset="climbs", block_size=8, **of_order(order))
-    return sorted(out.iterdir())
-
-
-@pytest.fixture(scope="module")
-def example(runs):
-    return Example("rest", runs, ["--windows=10", "--samples=2", "--device=cpu"], "--windows=9")
+    flags = ["--windows=10", "--samples=2", "--device=cpu"]
+    return Example("rest", sorted(out.iterdir()), flags, "--windows=9")
 
 
 def test_the_measure(measured):

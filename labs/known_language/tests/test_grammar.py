@@ -34,15 +34,6 @@ def documents(machine) -> list[np.ndarray]:
     return machine.sample(4000, np.random.default_rng(0))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A prepared folder. Read only."""
-    return prepared("grammar", "words", SOURCE, tmp_path_factory.mktemp("data"))
-
-
-# ---- the machine ---------------------------------------------------------------------------------
-
-
 def test_distributions_sum_to_1(machine):
     for symbol, expansions in RULES.items():
         assert sum(p for p, _ in expansions) == pytest.approx(1) and all(p > 0 for p, _ in expansions), symbol
@@ -109,9 +100,6 @@ def test_parse(machine, documents):
     assert (states[5:end] == UNKNOWN).all() and np.array_equal(states[end:], known[end:])
 
 
-# ---- the language --------------------------------------------------------------------------------
-
-
 def letters(machine: Machine, document: np.ndarray) -> str:
     """A document as one letter for each word: its class."""
     return "".join("VKGNMvwabDPtoIHEOXYS."[c] for c in machine.klass[document])
@@ -121,9 +109,8 @@ NP = "Da{0,2}[NM](?:PD[NM])?"
 INNER = "Da{0,2}(?:N(?:PD[NM])?v|M(?:PD[NM])?w)"
 OBJECT = f"(?:{NP}|b)?"
 CLAUSE = f"(?:Da{{0,2}}(?:N(?:P{NP}|tv{NP}|o{INNER})?v|M(?:P{NP}|tw{NP}|o{INNER})?w)|Kv){OBJECT}"
-DOCUMENT = re.compile(
-    f"V(?:(?:{CLAUSE}|I{CLAUSE}H{CLAUSE}|E{CLAUSE}O{CLAUSE}|X{CLAUSE}Y{CLAUSE})S){{1,4}}G[.]"
-)
+SENTENCE = f"(?:{CLAUSE}|I{CLAUSE}H{CLAUSE}|E{CLAUSE}O{CLAUSE}|X{CLAUSE}Y{CLAUSE})S"
+DOCUMENT = re.compile(f"V(?:{SENTENCE}){{1,4}}G[.]")
 
 
 def test_documents_obey_the_rules(machine, documents):
@@ -170,14 +157,16 @@ def test_synonyms_are_interchangeable_and_words_are_zipfian():
     assert -1.5 < slope < -0.5
 
 
-# ---- prepared folders ----------------------------------------------------------------------------
-
-
-def test_prepared(folder):
+def test_a_prepared_folder_is_of_these_rules(tmp_path, monkeypatch):
     words, machine = build_language(settings := GrammarSettings.parse(SOURCE))
-    meta = read_made(folder)
-    assert load_tokenizer(folder).words == words and meta["source"] == f"{settings} language={machine.digest}"
-    assert open_tokens(folder / "test.bin").ids[-1] == machine.end
+    folder = prepared("grammar", "words", SOURCE, tmp_path)
+    record, test = read_made(folder)["source"], open_tokens(folder / "test.bin")
+    assert load_tokenizer(folder).words == words and record == f"{settings} language={machine.digest}"
+    assert test.ids[-1] == machine.end and grammar.corpus.truth(record, 16) and language_of(test)
+    monkeypatch.setitem(RULES, "object", [(0.3, ()), (0.5, ("np",)), (0.2, ("adverb",))])
+    for read in (lambda: grammar.corpus.truth(record, 16), lambda: language_of(test)):
+        with pytest.raises(ValueError, match="other rules"):
+            read()
 
 
 def test_a_folder_is_named_by_its_settings(tmp_path):
@@ -187,19 +176,6 @@ def test_a_folder_is_named_by_its_settings(tmp_path):
     for source in ("train=9", "nouns=" + 25 * "9", "words=9"):
         with pytest.raises(ValueError, match=source.split("=")[0]):
             folder_of("grammar", "words", source, tmp_path)
-
-
-def test_other_rules_are_refused(folder, monkeypatch):
-    record = read_made(folder)["source"]
-    assert grammar.corpus.truth(record, 16) and language_of(open_tokens(folder / "test.bin"))
-    monkeypatch.setitem(RULES, "object", [(0.3, ()), (0.5, ("np",)), (0.2, ("adverb",))])
-    with pytest.raises(ValueError, match="other rules"):
-        grammar.corpus.truth(record, 16)
-    with pytest.raises(ValueError, match="other rules"):
-        language_of(open_tokens(folder / "test.bin"))
-
-
-# ---- scoring against the truth -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("block", [16, 40])
@@ -214,17 +190,13 @@ def test_document_windows(machine, documents, block):
     assert document_windows(ends[:1], block) == []
 
 
-def test_what_follows_a_text_that_begins_a_document(machine):
+def test_what_follows_the_beginning_of_a_document_and_what_is_valid(machine):
     document, truth = machine.sample(1, np.random.default_rng(0))[0], CutDocuments(machine)
     p = machine.probs(machine.parse(document[None])[0])
     for i in range(len(document)):
         for begun in (document[:i], np.append(truth.end, document[:i])):
             assert np.array_equal(truth.after(begun), p[i])
     assert truth.after(document[1:3]) is None
-
-
-def test_validity(machine):
-    document = machine.sample(1, np.random.default_rng(0))[0]
     broken = document.copy()
     broken[3] = machine.first[0]
     assert validity(machine, document[None]) == 1

@@ -21,7 +21,7 @@ from labs.known_language.truth.measure import language_of
 from tables.store import Store
 from tests.fixtures import train_on
 from tests.measure_contract import *  # noqa: F403
-from tests.measure_contract import Example, measure_into, rows_of
+from tests.measure_contract import Example, rows_of
 from training.run import load_model
 
 MEASURES = {
@@ -40,8 +40,7 @@ def folder(tmp_path_factory):
 def run(folder, tmp_path_factory):
     """The out folder of a tiny run. Read only."""
     out = tmp_path_factory.mktemp("run") / "baseline"
-    train_on(folder, out, dataset="grammar", block_size=64, max_steps=40, learning_rate=1e-2)
-    return out
+    return train_on(folder, out, dataset="grammar", block_size=64, max_steps=40, learning_rate=1e-2)
 
 
 @pytest.fixture(scope="module", params=MEASURES)
@@ -50,34 +49,23 @@ def example(request, run):
     return Example(request.param, [run], flags, other)
 
 
-def table_of(measure, run, place):
-    out = place / "table"
-    assert measure_into(out, Example(measure, [run], *MEASURES[measure])) == 0
-    return {row["name"]: row for row in rows_of(out)}, out.with_suffix(".md").read_text(encoding="utf-8")
-
-
 @pytest.fixture(scope="module")
-def judged(run, tmp_path_factory):
-    """The rows of the truth measure, by name, and what it wrote. Read only."""
-    return table_of("truth", run, tmp_path_factory.mktemp("truth"))
+def rows(measured):
+    """The rows of the measure, by name. Read only."""
+    return {row["name"]: row for row in rows_of(measured)}
 
 
-@pytest.fixture(scope="module")
-def decoded(run, tmp_path_factory):
-    """The rows of the decoding measure, by name. Read only."""
-    return table_of("decoding", run, tmp_path_factory.mktemp("decoding"))[0]
+of_truth, of_decoding = (pytest.mark.parametrize("example", [m], indirect=True) for m in MEASURES)
 
 
-# ---- truth -----------------------------------------------------------------------------------------
-
-
-def test_a_run_has_the_same_score_in_the_library(run, folder, judged):
+@of_truth
+def test_a_run_has_the_same_score_in_the_library(run, folder, rows):
     """And the library's splits are the prepared ones."""
     lang, (model, _) = library.Language(**vars(GrammarSettings.parse(SOURCE))), load_model(run)
     for split in SPLITS:
         assert np.array_equal(getattr(lang, split), open_tokens(folder / f"{split}.bin").ids), split
     theirs = lang.score(lambda x: model.log_probs(x, model.head.draws(1, 0)), context=64)
-    ours, truth = judged[0]["baseline"], judged[0]["truth"]
+    ours, truth = rows["baseline"], rows["truth"]
     assert ours["split"] == theirs.pop("split") == "test"
     assert {key: ours[key] for key in theirs} == pytest.approx(theirs, rel=1e-4, abs=1e-6)
     keys = [c.key for c in COLUMNS if c.key != "coverage"]
@@ -86,17 +74,18 @@ def test_a_run_has_the_same_score_in_the_library(run, folder, judged):
     assert 0.9 <= truth["coverage"] < 1 and 0 < ours["validity"] < 1
 
 
+@of_truth
 @torch.no_grad()
-def test_next_words_stand_beside_the_truth(run, folder, judged):
+def test_next_words_stand_beside_the_truth(run, folder, measured, rows):
     """In the view, from the rows alone: what the model says after the same words."""
     lang, (model, _) = language_of(open_tokens(folder / "test.bin")), load_model(run)
-    row, page = judged[0]["baseline"], judged[1]
-    for k, (before, names) in enumerate(judged[0]["truth"]["about"]["places"]):
+    row, page = rows["baseline"], measured.with_suffix(".md").read_text(encoding="utf-8")
+    for k, (before, names) in enumerate(rows["truth"]["about"]["places"]):
         words = [name.removesuffix(" (observed)") for name in names]
         (observed,) = (i for i, name in enumerate(names) if name.endswith(" (observed)"))
         ids = [lang.machine.end if w == r"\n" else int(lang.encode(w)[0]) for w in words]
         text = torch.from_numpy(np.append(lang.machine.end, lang.encode(before)))[None]
-        true, said = lang.log_probs(text)[0, -1].exp(), judged[0]["truth"]["beliefs"][k]
+        true, said = lang.log_probs(text)[0, -1].exp(), rows["truth"]["beliefs"][k]
         due = [*true[ids].tolist(), 1 - true[ids[observed]].item(), 0]
         assert said == pytest.approx(due) and said[0] == true.max()
         p = model.log_probs(text, model.head.draws(1, 0))[0, -1].exp()
@@ -121,14 +110,12 @@ def test_a_model_comes_near_the_truth(tmp_path):
     assert row["nll"] - row["true_nll"] == pytest.approx(row["kl_truth_model"], abs=0.03)
 
 
-# ---- decoding ---------------------------------------------------------------------------------------
-
-
+@of_decoding
 @torch.no_grad()
 @pytest.mark.parametrize(
-    "point", [{"temperature": 1.0}, {"temperature": 0.6}, {"temperature": 1.5, "min_p": 0.05}]
+    "point", [dict(temperature=1.0), dict(temperature=0.6), dict(temperature=1.5, min_p=0.05)]
 )
-def test_a_row_is_what_brute_force_gives(decoded, run, folder, point):
+def test_a_row_is_what_brute_force_gives(rows, run, folder, point):
     """At each position of the chosen windows, one after the other, in float64."""
     language, (model, _) = language_of(open_tokens(folder / "test.bin")), load_model(run)
     plan = document_windows(np.flatnonzero(language.test == language.machine.end), 64)
@@ -144,14 +131,15 @@ def test_a_row_is_what_brute_force_gives(decoded, run, folder, point):
             want["lost"].append(p[q == 0].sum())
             want["entropy"].append(entr(q).sum())
             want["forbidden"].append(q[p == 0].sum())
-    i, got = point_settings([1.0, 1.5], ALONE, VALUES).index(point), decoded["baseline"]["test"]
+    i, got = point_settings([1.0, 1.5], ALONE, VALUES).index(point), rows["baseline"]["test"]
     for key, values in want.items():
         assert got[key][i] == pytest.approx(np.mean(values), rel=1e-4, abs=1e-6), key
     assert len(point) == 1 or got["lost"][i] > 0.01
 
 
-def test_the_truth_is_at_no_distance_uncut_and_any_cut_takes_it_away(decoded):
-    truth = Points([decoded["truth"]])
+@of_decoding
+def test_the_truth_is_at_no_distance_uncut_and_any_cut_takes_it_away(rows):
+    truth = Points([rows["truth"]])
     uncut = truth.of("none", 1.0)[0]
     for key in ("tv", "js", "brier", "forbidden", "lost"):
         assert truth.values(uncut, key) == [0.0], key
@@ -159,9 +147,6 @@ def test_the_truth_is_at_no_distance_uncut_and_any_cut_takes_it_away(decoded):
         assert truth.best(sampler) == uncut, sampler
         strongest = truth.values(truth.of(sampler, 1.0)[1])[0]
         assert strongest > 0.05 and truth.values(truth.of(sampler, 1.0)[1], "forbidden") == [0.0], sampler
-
-
-# ---- choosing and judging ----------------------------------------------------------------------------------
 
 
 def made_up(validation: list[float], test: list[float], entropy: list[float], seed: int = 1) -> dict:

@@ -16,9 +16,8 @@ from labs.known_language.grammar.grammar import LanguageSettings
 from labs.known_language.recovery import means, position_numbers
 from nanoheads.truth import Language
 
-SMALL = dict(
-    seed=3, train=6000, validation=1500, test=1500, themes=5, nouns=12, verbs=8, adjectives=6, adverbs=4
-)
+SMALL = dict(seed=3, train=6000, validation=1500, test=1500)
+SMALL |= dict(themes=5, nouns=12, verbs=8, adjectives=6, adverbs=4)
 
 
 @pytest.fixture(scope="module")

@@ -151,9 +151,6 @@ def test_impossible_tokens(small, row):
             small.log_probs(rows, at)
 
 
-# ---- the standard language -----------------------------------------------------------------------
-
-
 def test_a_prefix_alone_gives_the_next_token_probabilities():
     """Of the language that ships: where no token after it is known, the truth of the next token."""
     language = build_language(GrammarSettings())[1]

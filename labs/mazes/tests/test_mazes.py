@@ -64,9 +64,6 @@ def some() -> list[tuple[np.ndarray, np.ndarray]]:
     return found
 
 
-# ---- drawing ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sizes", [(13, 21, 15, 6), (9, 11, 4, 8), (5, 3, 2, 2), (3, 3, 1, 1), (5, 5, 0, 1)])
 def test_every_maze_is_one(sizes):
     task = Mazes(*sizes)
@@ -114,8 +111,6 @@ def test_all_shortest_paths_are_equally_likely(monkeypatch):
     assert max(answers.values()) > 4 and abs(surplus) < 5 * math.sqrt(variance)
 
 
-# ---- judging ---------------------------------------------------------------------------------------
-
 MAZE = """
 S . . . .
 . # # # .
@@ -138,11 +133,7 @@ S . . . .
         (". . . . . \n S # # # . \n * * * * G", False, False),  # another start
     ],
 )
-def test_which_answers_are_right(answer, solved, optimal):
-    check_answer(MAZE, answer, solved, optimal)
-
-
-def check_answer(maze: str, answer: str, solved: bool, optimal: bool) -> None:
+def test_which_answers_are_right(answer, solved, optimal, maze=MAZE):
     task, x = Mazes(3, 5, 1), sequence(maze, answer)
     assert [found[0] for found in task.solved(x)] == [solved, optimal]
     assert task.valid(x)[0] == optimal == (task.log_prob(x)[0] > -math.inf)
@@ -158,13 +149,9 @@ def check_answer(maze: str, answer: str, solved: bool, optimal: bool) -> None:
     ],
 )
 def test_what_is_no_maze_has_no_answer(maze):
-    task = Mazes(3, 5, 1)
-    check_answer(maze, maze, False, False)
+    test_which_answers_are_right(maze, False, False, maze)
     with pytest.raises(ValueError, match="row 0"):
-        task.log_probs(sequence(maze, maze))
-
-
-# ---- exact distributions ---------------------------------------------------------------------------
+        Mazes(3, 5, 1).log_probs(sequence(maze, maze))
 
 
 def test_log_probs_by_enumeration(some):
@@ -193,19 +180,11 @@ def test_log_probs_by_enumeration(some):
     assert refused > 2
 
 
-# ---- the corpus ------------------------------------------------------------------------------------
-
 SOURCE = "height=5 width=7 walls=2 distance=3 train=30 validation=4 test=3"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Prepared. Read only."""
-    return prepared("mazes", "words", SOURCE, tmp_path_factory.mktemp("data"))
-
-
-def test_the_truth_of_a_split(folder):
-    held = open_tokens(folder / "test.bin")
+def test_the_truth_of_a_split(tmp_path):
+    held = open_tokens(prepared("mazes", "words", SOURCE, tmp_path) / "test.bin")
     truth = two_sided(held, "mazes", 70)
     assert isinstance(truth, Answers) and two_sided(held, "mazes", 35) is None
     x = held.ids[:210].reshape(3, 70).astype(int)

@@ -45,14 +45,9 @@ FORMULAS = {
     ),
     "unlikelihood": objective(unlikelihood),
 }
-VARIANTS = [
-    ("softcap", {"cap": 12.0}),
-    ("sigmoid_cap", {"cap": 30.0, "shift": 0.0}),
-    ("z_loss", {"alpha": 0.1}),
-    ("power_loss", {"alpha": 0.2}),
-    ("confidence_penalty", {"beta": 0.5}),
-    ("unlikelihood", {"alpha": 0.3}),
-]
+VARIANTS = [("softcap", {"cap": 12.0}), ("sigmoid_cap", {"cap": 30.0, "shift": 0.0})]
+VARIANTS += [("z_loss", {"alpha": 0.1}), ("power_loss", {"alpha": 0.2})]
+VARIANTS += [("confidence_penalty", {"beta": 0.5}), ("unlikelihood", {"alpha": 0.3})]
 pytest_generate_tests = each(FORMULAS, VARIANTS, not_proper=("confidence_penalty", "power_loss"))
 
 
@@ -108,11 +103,8 @@ def test_labels_of_unlikelihood_against_a_loop():
 def test_the_start_token_is_not_avoided():
     """Which another order than left to right reads first."""
     x, y = torch.tensor([[V, 1, 2]]), torch.tensor([[1, 2, 3]])
-    assert HEADS["unlikelihood"](V).targets(x, y).ids.tolist() == [
-        [1, -1, -1, -1],
-        [2, 1, -1, -1],
-        [3, 2, 1, -1],
-    ]
+    want = [[1, -1, -1, -1], [2, 1, -1, -1], [3, 2, 1, -1]]
+    assert HEADS["unlikelihood"](V).targets(x, y).ids.tolist() == want
 
 
 def test_tokens_to_avoid():
@@ -125,15 +117,11 @@ def test_tokens_to_avoid():
     assert_equal([linear_loss(hidden, weight, pair, "unlikelihood").detach()], [plain.detach()])
 
 
-@pytest.mark.parametrize(
-    "name, args",
-    [
-        ("softcap", {"cap": 0.0}),
-        ("sigmoid_cap", {"shift": math.inf}),
-        ("power_loss", {"alpha": 0.0}),
-        ("unlikelihood", {"window": -1}),
-    ],
-)
+WRONG = dict(softcap={"cap": 0.0}, sigmoid_cap={"shift": math.inf}, power_loss={"alpha": 0.0})
+WRONG |= dict(unlikelihood={"window": -1})
+
+
+@pytest.mark.parametrize("name, args", WRONG.items())
 def test_wrong_arguments_are_named(name, args):
     with pytest.raises(ValueError, match=next(iter(args))):
         named_head(name, V, args)

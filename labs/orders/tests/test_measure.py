@@ -28,9 +28,6 @@ def machine():
     return documents()
 
 
-# ---- middles -----------------------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("gap", [1, 2, 3])
 def test_a_middle(gap):
@@ -67,9 +64,6 @@ def test_a_middle_of_masked_diffusion_is_a_bound(side):
         want -= weight * sum(lp[i, row[i]].item() for i in hidden)
     got = middle_bits(asker(model), np.tile(row, (500, 1)), 2)[side]
     assert got == pytest.approx(want / 2 / np.log(2), rel=0.03)
-
-
-# ---- the truth given both sides ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("known", [0.1, 0.5, 0.9, 0.99])
@@ -130,9 +124,6 @@ def test_a_model_is_asked_what_the_truth_is_asked(machine, order):
     assert divergence(asker(model), q)["kl"] == pytest.approx(np.mean(kl), rel=1e-5)
 
 
-# ---- samplers ----------------------------------------------------------------------------------------------
-
-
 def test_what_the_truth_writes_is_valid_and_has_its_entropy(machine):
     """And its pairs of classes, which valid texts that are all alike have not."""
     words = np.concatenate(machine.sample(4000, np.random.default_rng(2)))
@@ -179,15 +170,12 @@ def test_exact_perplexities(order):
         assert ppl["ppl_sure_left_to_right"] == pytest.approx(math.exp(s.nll / s.tokens), rel=1e-6)
 
 
-# ---- the table ---------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
     text, runs = prepare_folder(tmp_path_factory.mktemp("text") / "bpe300", "bpe300", seed=7), []
     for order, seed in (("left_to_right", 1), ("random", 1), ("random", 2), ("fractal", 1), ("masked", 1)):
-        runs.append(tmp_path_factory.mktemp("runs") / f"{order}-{seed}")
-        train_on(text, runs[-1], row=order, seed=seed, tokenizer="bpe300", **of_order(order))
+        out = tmp_path_factory.mktemp("runs") / f"{order}-{seed}"
+        runs.append(train_on(text, out, row=order, seed=seed, **of_order(order)))
     flags = [f"--data={text}", "--gaps=[1,4]", "--windows=20", "--exact=2", "--device=cpu"]
     return Example("orders", runs, flags, "--windows=19")
 

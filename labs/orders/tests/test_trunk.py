@@ -279,9 +279,8 @@ def test_a_score_along_an_order_is_that_of_one_token_at_a_time(name, count):
             place = start + path[0, n]
             if place not in seen:
                 seen.add(place)
-                total -= log_p(model, inputs[:, : n + 1], positions[:, : n + 1])[
-                    0, -1, targets.token[n]
-                ].item()
+                said = log_p(model, inputs[:, : n + 1], positions[:, : n + 1])[0, -1]
+                total -= said[targets.token[n]].item()
     assert got.tokens == count == len(seen)
     assert got.nll == pytest.approx(total, rel=1e-6)
 

@@ -37,8 +37,7 @@ def bayes(tmp_path_factory) -> tuple[Path, Path]:
         pytest.skip("labs/known_language is not there")
     folder = prepared("grammar", "words", SOURCE, tmp_path_factory.mktemp("data"))
     out = tmp_path_factory.mktemp("run") / "bayes"
-    train_on(folder, out, dataset="grammar", bayesian=True, block_size=64)
-    return out, folder
+    return train_on(folder, out, dataset="grammar", bayesian=True, block_size=64), folder
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,10 @@ from evaluate.diversity import cut
 from evaluate.sampling import held_out_prompts
 from labs.scorers import scorer as scorers
 from labs.scorers.scorer import Scorer, continuation_nll, features, generative_perplexity
-from model import build
 from tables.names import REFERENCES
-from tests.fixtures import rows, samples
-from training.checkpoint import save, weights_digest
-from training.run import Progress, RunConfig, load_model
+from tests.fixtures import rows, samples, untrained
+from training.checkpoint import weights_digest
+from training.run import load_model
 
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=3"]
 CPU = torch.device("cpu")
@@ -29,16 +28,7 @@ PAIRS = [("the first words", " go on with others"), ("one", " two three four fiv
 @pytest.fixture(scope="module")
 def other(token_folder, tmp_path_factory) -> Path:
     """A run that nobody trained, of a longer block. Read only."""
-    out, tokenizer = tmp_path_factory.mktemp("scorer") / "other", load_tokenizer(token_folder)
-    size = dict(vocab_size=300, block_size=64, n_layer=2, n_head=2, n_embd=32)
-    words = dict(tokenizer=tokenizer.name, tokenizer_fingerprint=tokenizer.fingerprint)
-    config = RunConfig(name="other", **size, **words)
-    torch.manual_seed(0)
-    save(out / "best", build(vars(config)), config, Progress(), None, tokenizer)
-    return out
-
-
-# ---- generative perplexity ---------------------------------------------------------------------------------
+    return untrained(tmp_path_factory.mktemp("scorer") / "other", load_tokenizer(token_folder), block_size=64)
 
 
 @torch.no_grad()
@@ -97,9 +87,6 @@ def test_mauve_is_the_packages():
     a, b = rng.normal(size=(2, 200, 8)).astype(np.float32)
     assert scorers.mauve(a, b) > 0.8 and scorers.mauve(a, b + 20) < 0.05
     assert scorers.mauve_version()
-
-
-# ---- in a table --------------------------------------------------------------------------------------------
 
 
 def test_a_table_under_a_scorer(trained, other, token_folder, tmp_path, monkeypatch, capsys):

@@ -31,26 +31,6 @@ def small_chain() -> Chain:
 STARTS = (1, 3, 4)
 MOVES = {1: Fraction(2, 5), -1: Fraction(2, 5), 0: Fraction(1, 5)}
 CHAIN = small_chain()
-SMALL: dict[str, SequenceTask] = {
-    "chain": CHAIN,
-    "product": Product(5, 0.3),
-    "step": StepFunction(7, 3),
-    "permutation": Permutation(4),
-    "walk": Walk(4, STARTS),
-}
-
-
-def of_product(x: tuple[int, ...]) -> float:
-    return 0.3 ** sum(x) * 0.7 ** (len(x) - sum(x))
-
-
-def of_step(x: tuple[int, ...]) -> float:
-    text = "".join(map(str, x))
-    return 1 / 5 if text.strip("0") == "111" else 0.0
-
-
-def of_permutation(x: tuple[int, ...]) -> float:
-    return 1 / 24 if x in permutations(range(4)) else 0.0
 
 
 def of_walk(x: tuple[int, ...]) -> float:
@@ -73,19 +53,20 @@ def paths_of_chain() -> dict[tuple[int, ...], float]:
     return total
 
 
-LAWS: dict[str, Callable[[tuple[int, ...]], float]] = {
-    "chain": lambda x: paths_of_chain().get(x, 0.0),
-    "product": of_product,
-    "step": of_step,
-    "permutation": of_permutation,
-    "walk": of_walk,
+# a short task of each kind, and the probability of a sequence
+SMALL: dict[str, tuple[SequenceTask, Callable[[tuple[int, ...]], float]]] = {
+    "chain": (CHAIN, lambda x: paths_of_chain().get(x, 0.0)),
+    "product": (Product(5, 0.3), lambda x: 0.3 ** sum(x) * 0.7 ** (len(x) - sum(x))),
+    "step": (StepFunction(7, 3), lambda x: 1 / 5 if "".join(map(str, x)).strip("0") == "111" else 0.0),
+    "permutation": (Permutation(4), lambda x: 1 / 24 if x in permutations(range(4)) else 0.0),
+    "walk": (Walk(4, STARTS), of_walk),
 }
 
 
 @pytest.fixture(scope="module", params=list(SMALL))
 def small(request) -> tuple[SequenceTask, np.ndarray, np.ndarray]:
     """A short task, all sequences of its tokens (V^T, T), and the probability of each, written down anew."""
-    task, law = SMALL[request.param], LAWS[request.param]
+    task, law = SMALL[request.param]
     every = list(product(range(task.V), repeat=task.T))
     return task, np.array(every), np.array([law(x) for x in every])
 
@@ -94,9 +75,6 @@ def small(request) -> tuple[SequenceTask, np.ndarray, np.ndarray]:
 def task(request) -> SequenceTask:
     """A task of more tokens than can be enumerated."""
     return TASKS[request.param](40)
-
-
-# ---- distributions -------------------------------------------------------------------------------
 
 
 def test_sequences_have_their_probabilities(small):
@@ -123,7 +101,7 @@ def test_log_probs_by_enumeration(small):
 @pytest.mark.parametrize("given", [1, 2])
 def test_what_is_given_is_not_counted(given):
     every = np.array(list(product(range(3), repeat=CHAIN.T)))
-    p = np.array([LAWS["chain"](tuple(x)) for x in every.tolist()])
+    p = np.array([SMALL["chain"][1](tuple(x)) for x in every.tolist()])
     begins = (every[:, None, :given] == every[None, :, :given]).all(2)
     possible, begun = p > 0, begins @ p > 0
     expected = np.log((begins @ p)[possible] / p[possible])
@@ -189,9 +167,6 @@ def test_the_longest_walk_does_not_underflow():
     assert np.array_equal(walk.log_probs(ends).argmax(2), straight)
     with pytest.raises(ValueError, match="length = 401"):
         Walk(Walk.LONGEST + 1)
-
-
-# ---- the walk measure ------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

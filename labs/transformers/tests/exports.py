@@ -10,10 +10,8 @@ from transformers import AutoModelForCausalLM
 from data.open import load_tokenizer
 from evaluate.settings import run_seed
 from labs.transformers import export
-from model import build
-from tests.fixtures import VOCAB
-from training.checkpoint import save
-from training.run import Progress, RunConfig, load_model
+from tests.fixtures import VOCAB, untrained
+from training.run import load_model
 
 DRAWS, SEED = 3, 7
 
@@ -34,16 +32,7 @@ def cache_of_code(tmp_path_factory):
 
 def write_run(run: Path, tokens: Path, **changes) -> None:
     """A checkpoint of a model that nobody trained."""
-    tokenizer = load_tokenizer(tokens)
-    sizes = dict(vocab_size=tokenizer.vocab_size, block_size=16, n_layer=2, n_head=2, n_embd=32, dropout=0.0)
-    config = dict(name="x", tokenizer=tokenizer.name, tokenizer_fingerprint=tokenizer.fingerprint) | sizes
-    config |= dict(head_args={}, bayesian=False, prior_sigma=0.02, dataset="wikitext103") | changes
-    torch.manual_seed(0)
-    model = build(config)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(torch.randn_like(p), alpha=0.05)
-    save(run / "best", model, RunConfig(**config), Progress(1), None, tokenizer)
+    untrained(run, load_tokenizer(tokens), shake=0.05, **dict(name="x", dataset="wikitext103") | changes)
 
 
 def loaded(folder: Path, **options):

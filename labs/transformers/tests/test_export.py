@@ -3,33 +3,28 @@
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import create_autospec
 
 import pytest
 import tiktoken
 import torch
 from torch.nn.functional import pad
-from transformers import AutoTokenizer, GPT2LMHeadModel
+from transformers import AutoConfig, AutoTokenizer, GPT2LMHeadModel
 
 from common.errors import UserError
 from common.places import registered
+from data import tokenizers
 from data.open import load_tokenizer
 from data.prepare.bpe import train_bpe
-from data.tokenizers import (
-    BPETokenizer,
-    ByteTokenizer,
-    GPT2Tokenizer,
-    WordTokenizer,
-    byte_level,
-    byte_vocab,
-    ids_of,
-    read_tokenizer,
-)
 from evaluate.decoding import Decoding
 from evaluate.metrics import bits_per_byte, perplexity
 from evaluate.scoring import score, with_epsilon
 from labs.transformers import card, export
 from labs.transformers.tests.exports import cache_of_code, exported, loaded, ones, texts, write_run  # noqa: F401
 from labs.transformers.tokenizer_files import exported_tokenizer
+from labs.transformers.trunk import Pretrained
+from model import Trunk
 from sample import generate
 from tables.store import Store
 from tests.fixtures import VOCAB, synthetic_text
@@ -54,9 +49,6 @@ ROWS = {name: c for name, c in ROWS.items() if c.get("trunk", "gpt") in TRUNKS} 
 @pytest.fixture(scope="module", params=ROWS)
 def row(request, token_folder, tmp_path_factory):
     return exported(tmp_path_factory.mktemp("row"), token_folder, **ROWS[request.param])
-
-
-# ---- what transformers computes ---------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -187,9 +179,6 @@ def test_what_transformers_saves_loads_again(row, tmp_path):
     assert {p.name for p in folder.glob("*.py")} == {p.name for p in (tmp_path / "again").glob("*.py")}
 
 
-# ---- what a folder holds ----------------------------------------------------------------------------------
-
-
 def test_the_code_imports_itself_and_nothing_that_is_not_there(row):
     """As transformers checks it on the hub: every import outside of a `try`. Before 5.23 it copies what the
     one file imports."""
@@ -225,28 +214,35 @@ def test_its_tokenizer_is_ours(row, token_folder):
 
 
 def test_special_tokens(tmp_path):
-    model = byte_level(byte_vocab())
-    assert export.special_tokens(BPETokenizer(model)) == ("", "\u00ff")
-    assert export.special_tokens(WordTokenizer.of(["a", "b"])) == ("", "")
-    assert export.special_tokens(GPT2Tokenizer()) == ("<|endoftext|>",) * 2
-    model.add_special_tokens(["<s>", "</s>", "[PAD]"])
+    """By their names, or as a pretrained model's configuration has them."""
+    model, trunk = tokenizers.byte_level(tokenizers.byte_vocab()), Trunk()
+    assert export.special_tokens(tokenizers.BPETokenizer(model), trunk) == ("\u00ff", "", "\u00ff")
+    assert export.special_tokens(tokenizers.WordTokenizer.of(["a", "b"]), trunk) == ("", "", "")
+    assert export.special_tokens(tokenizers.GPT2Tokenizer(), trunk) == ("<|endoftext|>",) * 3
+    model.add_special_tokens(["<s>", "</s>", "[PAD]", "<|im_end|>"])
     model.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = read_tokenizer(tmp_path / "tokenizer.json")
-    assert export.special_tokens(tokenizer) == ("</s>", "[PAD]") and export.id_of("</s>", tokenizer) == 257
+    tokenizer = exported_tokenizer(tmp_path / "tokenizer.json")
+    assert export.special_tokens(tokenizer, trunk) == ("</s>", "</s>", "[PAD]")
+    assert export.id_of("</s>", tokenizer) == 257 and "-" in tokenizer.name  # by its content, not bpe260
+    chat = AutoConfig.for_model("llama", bos_token_id=256, eos_token_id=[259, 257], pad_token_id=300)
+    pretrained = create_autospec(Pretrained, instance=True, model=SimpleNamespace(config=chat))
+    assert export.special_tokens(tokenizer, pretrained) == ("<s>", "<|im_end|>", "[PAD]")
 
 
 def saved_tokenizer(tokenizer, folder: Path):
-    export.save_tokenizer(tokenizer, folder, 16, export.PAD)
+    export.save_tokenizer(
+        tokenizer, folder, 16, (*export.special_tokens(tokenizer, Trunk())[:2], export.PAD), -1
+    )
     return AutoTokenizer.from_pretrained(folder)
 
 
 def test_an_exported_tokenizer_is_the_same_one(tmp_path):
-    words = WordTokenizer.of(["\n", "a", "class", "##b"])
-    for tokenizer in (train_bpe(["hello world, hello words"] * 5, 262), ByteTokenizer(), words):
-        export.save_tokenizer(tokenizer, tmp_path, 16, export.special_tokens(tokenizer)[1])
+    words = tokenizers.WordTokenizer.of(["\n", "a", "class", "##b"])
+    for tokenizer in (train_bpe(["hello world, hello words"] * 5, 262), tokenizers.ByteTokenizer(), words):
+        export.save_tokenizer(tokenizer, tmp_path, 16, export.special_tokens(tokenizer, Trunk()), -1)
         again = exported_tokenizer(tmp_path / "tokenizer.json")
         assert again.fingerprint == tokenizer.fingerprint and type(again) is type(tokenizer)
-        assert read_tokenizer(tmp_path / "tokenizer.json").vocab_size == again.vocab_size
+        assert tokenizers.read_tokenizer(tmp_path / "tokenizer.json").vocab_size == again.vocab_size
     theirs = saved_tokenizer(words, tmp_path)
     ids = [0, 1, 2, 0, 0, 3, 1, 3]
     assert theirs.decode(ids) == words.decode(ids) == "\na class\n\n##b a ##b"
@@ -260,12 +256,12 @@ def test_gpt2s_tokenizer_goes_along(tmp_path):
     ranks = {bytes([i]): i for i in range(256)} | {token: 256 + i for i, token in enumerate(merges)}
     pattern = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
     end = {"<|endoftext|>": 262}
-    mine = GPT2Tokenizer()
+    mine = tokenizers.GPT2Tokenizer()
     encoding = tiktoken.Encoding("few", pat_str=pattern, mergeable_ranks=ranks, special_tokens=end)
     vars(mine)["encoding"] = encoding
     theirs = saved_tokenizer(mine, tmp_path)
     text = "the other, there's  three\n\n\n the ünï 12 <|endoftext|> \n"
-    ids = ids_of(text, mine)
+    ids = tokenizers.ids_of(text, mine)
     assert theirs.encode(text) == ids != mine.encode(text) and theirs.decode(ids) == text
     assert (theirs.eos_token_id, theirs.bos_token_id, theirs.pad_token_id) == (262, 262, 263)
 
@@ -305,9 +301,6 @@ def test_what_cannot_be_exported_leaves_nothing(token_folder, tmp_path, monkeypa
     assert {path.name for path in tmp_path.iterdir()} == {"run", "cut"}
 
 
-# ---- other programs ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({"plain", "sigmoid", "random"} & ROWS.keys()))
 def test_the_harness_scores_what_we_score(token_folder, tmp_path, name):
@@ -334,9 +327,6 @@ def test_the_harness_scores_what_we_score(token_folder, tmp_path, name):
     assert got["bits_per_byte,none"] == pytest.approx(bits_per_byte(nll, len(text.encode())), rel=1e-6)
     words = len(text.split()) + text.count("\n")
     assert got["word_perplexity,none"] == pytest.approx(perplexity(nll, words), rel=1e-6)
-
-
-# ---- the hub -----------------------------------------------------------------------------------------------
 
 
 class Hub:

@@ -57,10 +57,8 @@ class NanoBlock(nn.Module):
         self.mlp.c_fc, self.mlp.c_proj = nn.Linear(C, 4 * C, bias), nn.Linear(4 * C, C, bias)
 
     def forward(self, x):
-        q, k, v = (
-            part.unflatten(2, (2, C // 2)).transpose(1, 2)
-            for part in self.attn.c_attn(self.ln_1(x)).split(C, dim=2)
-        )
+        parts = self.attn.c_attn(self.ln_1(x)).split(C, dim=2)
+        q, k, v = (part.unflatten(2, (2, C // 2)).transpose(1, 2) for part in parts)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
         x = x + self.attn.c_proj(mixed)
         return x + self.mlp.c_proj(F.gelu(self.mlp.c_fc(self.ln_2(x))))
@@ -99,12 +97,11 @@ def put_tokenizer(folder: Path, token_folder: Path) -> None:
 # ---- GPT-2
 
 
+ODD = dict(vocab=65, n_layer=3, n_head=3, n_embd=15, n_positions=11)
+
+
 @torch.no_grad()
-@pytest.mark.parametrize(
-    "changes",
-    [{}, dict(vocab=64), dict(vocab=65, n_layer=3, n_head=3, n_embd=15, n_positions=11), dict(n_inner=4 * C)],
-    ids=str,
-)
+@pytest.mark.parametrize("changes", [{}, dict(vocab=64), ODD, dict(n_inner=4 * C)], ids=str)
 def test_gpt2_in_and_out(tmp_path, changes):
     """transformers -> ours -> transformers: the same logits all the way, and in the end the same tensors."""
     theirs = transformers_model(**{"vocab": 61} | changes)
@@ -125,6 +122,10 @@ def test_gpt2_in_and_out(tmp_path, changes):
     assert all(torch.equal(w, theirs.state_dict()[k]) for k, w in back.state_dict().items())
 
 
+OTHERS = dict(activation_function="gelu", tie_word_embeddings=False, n_inner=2 * C, layer_norm_epsilon=1e-2)
+OTHERS |= dict(scale_attn_weights=False, scale_attn_by_inverse_layer_idx=True)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("half, shards", [(False, "5GB"), (True, "40KB")])
 def test_sharded_files_of_half_precision_are_read_as_float32(tmp_path, half, shards):
@@ -138,17 +139,7 @@ def test_sharded_files_of_half_precision_are_read_as_float32(tmp_path, half, sha
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(
-    "key, value",
-    [
-        ("activation_function", "gelu"),
-        ("tie_word_embeddings", False),
-        ("n_inner", 2 * C),
-        ("layer_norm_epsilon", 1e-2),
-        ("scale_attn_weights", False),
-        ("scale_attn_by_inverse_layer_idx", True),
-    ],
-)
+@pytest.mark.parametrize("key, value", OTHERS.items())
 def test_a_variant_of_gpt2_is_computed_by_transformers(tmp_path, key, value):
     theirs = transformers_model(**{key: value})
     theirs.save_pretrained(tmp_path / "in")
@@ -259,7 +250,7 @@ def test_gpt2s_size_is_not_gpt2(tmp_path):
     if not os.environ.get("TIKTOKEN_CACHE_DIR"):
         pytest.skip("set TIKTOKEN_CACHE_DIR to a folder with tiktoken's gpt2 files")
     beside = lambda: importer.tokenizer_beside(str(tmp_path), 50257).fingerprint
-    assert beside() == "gpt2"  # there is none: assumed
+    assert beside() == "gpt2"  # assumed
     words = WordTokenizer.of([f"w{i}" for i in range(50257)])
     words.save(tmp_path)
     assert beside() == words.fingerprint
@@ -291,7 +282,8 @@ def test_what_is_no_model_is_refused(tmp_path):
         torch.save(saved | wrong, nano)
         with pytest.raises(ValueError, match="ckpt.pt"):
             importer.import_model(str(nano), out)
-    (tmp_path / "x.pt").write_text("no checkpoint")
-    with pytest.raises(ValueError, match="x.pt"):
-        importer.import_model(str(tmp_path / "x.pt"), out)
+    for name in ("x.pt", "x.gguf"):
+        (tmp_path / name).write_text("no checkpoint")
+        with pytest.raises(ValueError, match=name):
+            importer.import_model(str(tmp_path / name), out)
     assert not (tmp_path / "harm").exists() and not out.exists()

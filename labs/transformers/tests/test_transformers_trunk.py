@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 import eval_diversity
 import sample
@@ -27,7 +28,7 @@ from labs.transformers.tests.exports import cache_of_code, loaded  # noqa: F401
 from labs.transformers.tokenizer_files import portable
 from model import build
 from tables.store import Store
-from tests.fixtures import VOCAB, log, same_tensors, weights
+from tests.fixtures import VOCAB, curve, same_tensors, weights
 from training.checkpoint import save, weights_digest
 from training.run import Progress, Run, load_model
 
@@ -51,8 +52,6 @@ KINDS = {
 
 def make(folder: Path, tokens: Path, kind: str = "llama", start: bool = False, **changes):
     """A model of transformers that nobody trained, saved in `folder` with the tokenizer of `tokens`."""
-    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
-
     torch.manual_seed(1)
     config = AutoConfig.for_model(kind, **SIZE | KINDS[kind] | changes)
     model = AutoModelForCausalLM.from_config(config).eval()
@@ -63,8 +62,6 @@ def make(folder: Path, tokens: Path, kind: str = "llama", start: bool = False, *
     backend = portable(load_tokenizer(tokens))
     special = {}
     if start:
-        from tokenizers.processors import TemplateProcessing
-
         first = backend.id_to_token(1)
         backend.post_processor = TemplateProcessing(single=f"{first} $A", special_tokens=[(first, 1)])
         special = {"bos_token": first}
@@ -139,9 +136,8 @@ def test_another_head_takes_its_code_along(kind, token_folder, tmp_path):
     make(tmp_path / "in", token_folder, kind, start=True)
     importer.import_model(str(tmp_path / "in"), tmp_path / "in_run")
     start, tokenizer = Run(tmp_path / "in_run"), load_tokenizer(token_folder)
-    config = replace(
-        start.config, head="gs_softmax_f1", head_args={}, bayesian=kind == "opt", prior_sigma=0.1
-    )
+    other = dict(head="gs_softmax_f1", head_args={}, bayesian=kind == "opt", prior_sigma=0.1)
+    config = replace(start.config, **other)
     model = build(vars(config))
     state = {k: w for k, w in start.weights().items() if k in model.state_dict()}
     model.load_state_dict(state, strict=False)
@@ -162,9 +158,8 @@ def test_another_head_takes_its_code_along(kind, token_folder, tmp_path):
     padded = theirs(**batch).logits[:1, -len(row) + 1 :]
     torch.testing.assert_close(padded.exp(), alone.exp(), atol=1e-5, rtol=1e-3)
     greedy = torch.stack([t for t, _ in generate(ours, x[:, :5], 6, draws, Decoding(temperature=0))], 1)
-    got = theirs.generate(
-        first[:, :6], attention_mask=torch.ones_like(first[:, :6]), max_new_tokens=6, do_sample=False
-    )
+    how = dict(max_new_tokens=6, do_sample=False)
+    got = theirs.generate(first[:, :6], attention_mask=torch.ones_like(first[:, :6]), **how)
     assert torch.equal(got[:, 6:], greedy)
     if kind != "opt":  # Bayesian draws do not train
         labels = functional.pad(x[:, 1:], (2, 0), value=-100)
@@ -182,10 +177,12 @@ def finetuned(run, tiny, imported: Path, **changes):
     return run(tiny(**keys | changes))
 
 
+STILL = dict(learning_rate=0.0, min_lr=0.0, max_steps=1)
+
+
 def test_fine_tuning_begins_where_the_model_is(run, tiny, imported, token_folder, tmp_path):
     """With softmax at its perplexity. Sizes, tokenizer and readout are the model's."""
-    still = dict(learning_rate=0.0, min_lr=0.0, max_steps=1)
-    assert finetuned(run, tiny, imported, **still) == 0
+    assert finetuned(run, tiny, imported, **STILL) == 0
     model, begun = load_model(imported)[0], Run(tmp_path / "out")
     assert same_tensors(begun.weights(), model.state())
     assert (begun.config.n_embd, begun.config.tied, begun.config.init_spent) == (32, True, {})
@@ -194,14 +191,18 @@ def test_fine_tuning_begins_where_the_model_is(run, tiny, imported, token_folder
 
 def test_a_bias_of_minus_the_log_partition(run, tiny, imported, token_folder, tmp_path):
     """Sigmoids whose logits are log p on the average."""
-    still = dict(learning_rate=0.0, min_lr=0.0, max_steps=1, head="gs_softmax_f1")
-    assert finetuned(run, tiny, imported, **still) == 0
+    assert finetuned(run, tiny, imported, head="gs_softmax_f1", **STILL) == 0
     model, x = load_model(imported)[0], open_tokens(token_folder / "train.bin").ids[: 4 * 16].astype("int64")
     with torch.no_grad():
         logits = model.trunk(torch.from_numpy(x).view(4, 16)) @ model.trunk.embedding.t()
     bias = load_model(tmp_path / "out")[0].head.projection.bias
     expected = -torch.tensor(VOCAB).log() - (logits.logsumexp(-1) - torch.tensor(VOCAB).log()).mean()
     torch.testing.assert_close(bias, expected.expand(VOCAB), atol=1e-4, rtol=0)
+
+
+def test_no_more_layers_are_frozen_than_there_are(run, tiny, imported, token_folder):
+    with pytest.raises(ValueError, match="freeze"):
+        finetuned(run, tiny, imported, trunk_args={"freeze": 3})
 
 
 @pytest.mark.parametrize("args", [{}, {"freeze": 1}, {"checkpointing": True}], ids=str)
@@ -217,13 +218,9 @@ def test_it_resumes_to_the_bit(run, tiny, imported, token_folder, tmp_path, args
     assert any(".layers.1." in key for key in changed)
     assert any(".layers.0." in key or "embed" in key for key in changed) == ("freeze" not in args)
     if "checkpointing" in args:
-        assert (
-            finetuned(run, tiny, imported, out_dir=str(tmp_path / "plain"), lr_decay_steps=6, max_steps=6)
-            == 0
-        )
-        assert [e["loss"] for e in log(tmp_path / "plain") if "loss" in e] == pytest.approx(
-            [e["loss"] for e in log(tmp_path / "whole") if "loss" in e], rel=1e-6
-        )
+        plain = dict(out_dir=str(tmp_path / "plain"), lr_decay_steps=6, max_steps=6)
+        assert finetuned(run, tiny, imported, **plain) == 0
+        assert curve(tmp_path / "plain") == pytest.approx(curve(tmp_path / "whole"), rel=1e-6)
 
 
 def test_an_imported_model_stands_wherever_a_run_does(run, tiny, imported, trained, token_folder, tmp_path):
