@@ -46,14 +46,18 @@ def results(row: dict[str, Any]) -> str:
     known = [c for c in HONEST if isinstance(row.get(c.key), (int, float))]
     lines = [f"| {c.title} | {row[c.key]:{c.form}} | {c.what} |".replace("|p|", r"\|p\|") for c in known]
     s = row["settings"]
-    split = "a part of " * (row["complete"] is False) + f"the corpus' {s.get('split', 'test')} split"
-    head = f"As measured in results/{row['table']}, on {split}"
-    if "texts" in s:
-        head += (
-            f", by {s['texts']} texts of {s['prompt_tokens']} given and {s['new_tokens']} new tokens at "
-            f"temperature {s['temperature']:g}, seed {s['seed']}"
-        )
-    return "\n".join([f"{head}:", "", "| metric | value | what it is |", "| --- | ---: | --- |", *lines])
+    split = "a part of " * (row["complete"] is False) + f"the corpus' {s['split']} split"
+    texts = f"{s['texts']} texts of {s['prompt_tokens']} given and {s['new_tokens']} new tokens"
+    how = f"{texts} at temperature {s['temperature']:g}, seed {s['seed']}"
+    return "\n".join(
+        [
+            f"As measured in results/{row['table']}, on {split}, by {how}:",
+            "",
+            "| metric | value | what it is |",
+            "| --- | ---: | --- |",
+            *lines,
+        ]
+    )
 
 
 def progress(ckpt: Run) -> str:
@@ -78,9 +82,7 @@ def card(ckpt: Run, plain: bool, samples: int, seed: int, home: str = "FOLDER") 
     if licence and not start:
         metadata.append(f"license: {licence}")
     if config.get("dataset") == "wikitext103":
-        metadata.append("language: en")
-    if config.get("dataset") == "wikitext103":
-        metadata.append("datasets: [Salesforce/wikitext]")
+        metadata += ["language: en", "datasets: [Salesforce/wikitext]"]
     asks = "" if plain else ", trust_remote_code=True"
     kind = config.get("trunk_args", {}).get("architecture", {}).get("model_type", "GPT-2")
     model = f"A {kind} with the output head `{config['head']}`, trained by nanoHeads"
@@ -91,9 +93,8 @@ def card(ckpt: Run, plain: bool, samples: int, seed: int, home: str = "FOLDER") 
             "this folder is nanoHeads' (MIT, see LICENSE)."
         )
     if config["bayesian"]:
-        about.append(
-            f"Its Bayesian weights are the mean over {samples} draws (seed {seed}), stored in the folder."
-        )
+        drawn = f"the mean over {samples} draws (seed {seed}), stored in the folder"
+        about.append(f"Its Bayesian weights are {drawn}.")
     if start:
         about.append(
             f"It began with the weights of another model (SHA-256 {start}), whose licence and training text "

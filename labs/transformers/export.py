@@ -99,7 +99,7 @@ def special_tokens(tokenizer: Tokenizer, trunk: Trunk) -> tuple[str, str, str]:
     names. A byte-level BPE pads with the byte 255. Words are all of them in texts.
     """
     if isinstance(tokenizer, GPT2Tokenizer):
-        return ENDOFTEXT, ENDOFTEXT, ENDOFTEXT
+        return (ENDOFTEXT,) * 3
     if isinstance(tokenizer, FileTokenizer):
         special = {t["id"]: t["content"] for t in tokenizer.content.get("added_tokens", []) if t["special"]}
         theirs = trunk.model.config if isinstance(trunk, Pretrained) else None
@@ -201,12 +201,6 @@ def id_of(token: str, tokenizer: Tokenizer) -> int | None:
     return GPT2_END if isinstance(tokenizer, GPT2Tokenizer) else tokenizer.model.token_to_id(token)
 
 
-def size_lines(folder: Path) -> list[str]:
-    """A line for each file: its size and name."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [f"{path.stat().st_size:>12,} bytes  {path.relative_to(folder).as_posix()}" for path in files]
-
-
 def main(argv: list[str]) -> int:
     c = read(ExportConfig, argv, __doc__)
     if c.push and not c.dry_run and not get_token():
@@ -214,7 +208,9 @@ def main(argv: list[str]) -> int:
     export(c.run, c.folder, c.samples, c.seed, c.gpt2, c.push or "FOLDER")
     print(f"wrote {c.folder}")
     if c.dry_run:
-        print(f"would send to {endpoint()}/{c.push}:", *size_lines(Path(c.folder)), sep="\n  ")
+        print(f"would send to {endpoint()}/{c.push}:")
+        for path in sorted(path for path in Path(c.folder).rglob("*") if path.is_file()):
+            print(f"  {path.stat().st_size:>12,} bytes  {path.relative_to(c.folder).as_posix()}")
         print("", (Path(c.folder) / "README.md").read_text(encoding="utf-8"), sep="\n")
     elif c.push:
         print(f"sent to {push(c.folder, c.push, c.private)}")

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from common.config import Natural, cli, read
-from common.errors import UserError, first_line
+from common.errors import UserError, first_line, reading
 from common.files import locked
 from common.hub import offline
 from common.places import WORK
@@ -188,10 +188,8 @@ def start_token(name: str) -> int:
     """The id that its tokenizer puts before every text; -1 if none."""
     from transformers import AutoTokenizer
 
-    try:
+    with reading(f"the tokenizer.json of {name}"):
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except ValueError as e:
-        raise UserError("its tokenizer cannot be read: is there a tokenizer.json beside its weights?") from e
     first = tokenizer("").input_ids[:1]
     return first[0] if first and first == [tokenizer.bos_token_id] else -1
 

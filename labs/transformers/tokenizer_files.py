@@ -4,25 +4,15 @@ from pathlib import Path
 
 import tokenizers
 
-from data.tokenizers import (
-    FileTokenizer,
-    GPT2Tokenizer,
-    Tokenizer,
-    WordTokenizer,
-    own_kind,
-    read_tokenizer,
-    vocabulary_digest,
-)  # fmt: skip
+from data import tokenizers as ours
 
-BYTE_255 = (
-    "\u00ff"  # as byte-level tokenizers write the byte, which no text in UTF-8 has: it pads our exports
-)
+BYTE_255 = "\u00ff"  # as byte-level tokenizers write the byte, which no text has: it pads what we export
 GPT2_VOCABULARY = "70a720356974bb99358aa0ce9f65de6c5cd2ee250442eb6279d7115029607df8"  # digest of GPT-2's ids
 
 
-def portable(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+def portable(tokenizer: ours.Tokenizer) -> tokenizers.Tokenizer:
     """A copy of its model that encodes and decodes the same in other programs."""
-    if isinstance(tokenizer, GPT2Tokenizer):
+    if isinstance(tokenizer, ours.GPT2Tokenizer):
         from transformers.convert_slow_tokenizer import TikTokenConverter  # seconds to import
 
         encoding = tokenizer.encoding
@@ -35,7 +25,7 @@ def portable(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
         end = encoding.decode([tokenizer.end_id])
         return Converter(pattern=encoding._pat_str, extra_special_tokens=[end]).converted()
     model = tokenizers.Tokenizer.from_str(tokenizer.model.to_str())
-    if isinstance(tokenizer, WordTokenizer):
+    if isinstance(tokenizer, ours.WordTokenizer):
         decoders = tokenizers.decoders
         spaced = decoders.WordPiece(prefix="\n\n", cleanup=False)  # no word begins with that
         line_ends = decoders.Replace(tokenizers.Regex(" ?\n ?"), "\n")
@@ -43,15 +33,15 @@ def portable(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     return model
 
 
-def exported_tokenizer(path: Path) -> Tokenizer:
+def exported_tokenizer(path: Path) -> ours.Tokenizer:
     """The tokenizer of the tokenizer.json beside weights that transformers wrote: GPT-2's, or one of ours
     whose export has a decoder and names its padding as special, or any other."""
-    tokenizer = read_tokenizer(path)
-    if vocabulary_digest(tokenizer.model.get_vocab()) == GPT2_VOCABULARY:
-        return GPT2Tokenizer()
-    if isinstance(tokenizer, FileTokenizer):
+    tokenizer = ours.read_tokenizer(path)
+    if ours.vocabulary_digest(tokenizer.model.get_vocab()) == GPT2_VOCABULARY:
+        return ours.GPT2Tokenizer()
+    if isinstance(tokenizer, ours.FileTokenizer):
         content = tokenizer.content
         if {token["content"] for token in content["added_tokens"]} <= {BYTE_255}:
             plain = content | {"added_tokens": []}
-            return own_kind(plain) or own_kind(plain | {"decoder": None}) or tokenizer
+            return ours.own_kind(plain) or ours.own_kind(plain | {"decoder": None}) or tokenizer
     return tokenizer

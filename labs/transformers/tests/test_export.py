@@ -269,7 +269,8 @@ def test_gpt2s_tokenizer_goes_along(tmp_path):
 def test_the_card_has_the_row_of_these_weights(token_folder, tmp_path, monkeypatch):
     write_run(tmp_path / "run", token_folder, head="softmax", dropout=0.25, bayesian=True)
     write_run(tmp_path / "tuned", token_folder, head="softmax", init_from="out/other", init_weights="5ta27")
-    measured = {"measure": "text", "definition": 1, "settings": {}, "name": "run", "ppl_tok": 12.345}
+    settings = dict(split="test", texts=4, prompt_tokens=6, new_tokens=8, temperature=1.0, seed=0)
+    measured = {"measure": "text", "definition": 1, "settings": settings, "name": "run", "ppl_tok": 12.345}
     measured["weights_sha256"] = weights_digest(tmp_path / "run" / "best")
     Store(tmp_path / "results" / "one.jsonl").put([measured])
     monkeypatch.setattr(card, "WORK", tmp_path)
