@@ -92,7 +92,7 @@ def test_next_words_stand_beside_the_truth(run, folder, measured, rows):
         forbidden = p[true == 0].sum().item()
         want = [*p[ids].tolist(), 1 - p[ids[observed]].item() - forbidden, forbidden]
         assert row["beliefs"][k] == pytest.approx(want, abs=1e-5) and forbidden > 0
-        assert f"{' '.join(before.splitlines()[-1].split()[-8:])} ?" in page
+        assert f"{' '.join(before.splitlines()[-1].split()[-8:])}”" in page
         assert f"\n{before} {words[observed]}" in lang.decode(lang.test)
     assert k == 2 and "| truth " in page
 

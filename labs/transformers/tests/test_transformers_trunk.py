@@ -135,7 +135,7 @@ def test_another_head_takes_its_code_along(kind, token_folder, tmp_path):
     """The folder computes what the run does, beside padding and by a cache; its tokenizer puts the start."""
     make(tmp_path / "in", token_folder, kind, start=True)
     importer.import_model(str(tmp_path / "in"), tmp_path / "in_run")
-    start, tokenizer = Run(tmp_path / "in_run"), load_tokenizer(token_folder)
+    tokenizer = tokenizer_of(start := Run(tmp_path / "in_run"))
     other = dict(head="gs_softmax_f1", head_args={}, bayesian=kind == "opt", prior_sigma=0.1)
     config = replace(start.config, **other)
     model = build(vars(config))
