@@ -66,8 +66,7 @@ def progress(ckpt: Run) -> str:
     tokens, nll, step = ckpt.progress.tokens, ckpt.progress.val.get("nll"), ckpt.progress.step
     text = f"for {step:,} steps" + (f", {tokens:,} tokens" if tokens else "")
     part = ckpt.config.eval_windows and step < ckpt.config.max_steps
-    otherwise = ckpt.config.trunk not in TRUNKS
-    if nll is None or not math.isfinite(nll) or part or otherwise:
+    if nll is None or not math.isfinite(nll) or part or ckpt.config.trunk not in TRUNKS:
         return f"{text}."
     return f"{text}; its perplexity on that corpus' validation split is {math.exp(nll):.2f}."
 
@@ -85,8 +84,8 @@ def card(ckpt: Run, plain: bool, samples: int, seed: int, home: str = "FOLDER") 
         metadata += ["language: en", "datasets: [Salesforce/wikitext]"]
     asks = "" if plain else ", trust_remote_code=True"
     kind = config.get("trunk_args", {}).get("architecture", {}).get("model_type", "GPT-2")
-    model = f"A {kind} with the output head `{config['head']}`, trained by nanoHeads"
-    about = [f"{model} on {trained_on}, {progress(ckpt)}"]
+    what = f"A {kind} with the output head `{config['head']}`"
+    about = [f"{what}, trained by nanoHeads on {trained_on}, {progress(ckpt)}"]
     if not plain:
         about.append(
             "`logits` are the head's normalised log-probabilities of the next token, in float32. The code in "
@@ -102,7 +101,6 @@ def card(ckpt: Run, plain: bool, samples: int, seed: int, home: str = "FOLDER") 
         )
     if config.get("trunk", "gpt") not in (*TRUNKS, "transformers"):
         about.append(f"Its trunk is `{config['trunk']}`; here it reads from left to right.")
-    settings = {key: config[key] for key in SETTINGS if key in config}
     row = measured_row(weights_digest(ckpt.path))
     parts = [
         "\n".join(["---", *metadata, "---"]),
@@ -116,6 +114,6 @@ tokenizer = AutoTokenizer.from_pretrained("{home}"{asks})
 ```""",
         *([results(row)] if row else []),
         "How it was made:",
-        f"```json\n{json.dumps(settings, indent=1)}\n```",
+        f"```json\n{json.dumps({k: config[k] for k in SETTINGS if k in config}, indent=1)}\n```",
     ]
     return "\n\n".join(parts) + "\n"

@@ -190,8 +190,7 @@ def start_token(name: str) -> int:
 
     with reading(f"the tokenizer.json of {name}"):
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    first = tokenizer("").input_ids[:1]
-    return first[0] if first and first == [tokenizer.bos_token_id] else -1
+    return tokenizer.bos_token_id if tokenizer("").input_ids[:1] == [tokenizer.bos_token_id] else -1
 
 
 # -----------------------------------------------------------------------------
