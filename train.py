@@ -180,7 +180,7 @@ def resume(t: Training, last: Run) -> None:
     if p.step > c.max_steps:
         raise UserError(f"max_steps = {c.max_steps}, but {last.path} is at step {p.step}")
     t.procs.print0(f"resumed {last.path} at step {p.step}")
-    if c.commit != (now := commit()):
+    if c.commit and c.commit != (now := commit()):
         t.procs.print0(f"note: begun at commit {c.commit}, goes on at {now}")
     if t.procs.main and p.best:
         best = Run(out, "best")  # `last` where there is no such
