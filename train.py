@@ -107,7 +107,12 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     out, device = Path(config.out_dir), procs.device
     last = Run(out, "last") if config.resume else None
     if not last and checkpoint.holds_run(out):
-        other = difference(Run(out, "last").record, vars(config), but=RESUMABLE | {"dtype", "name"})
+        from data.tokenizers import tokenizer_name
+
+        asked = vars(config) | {
+            "tokenizer": tokenizer_name(config.tokenizer)
+        }  # of a file, its content's name
+        other = difference(Run(out, "last").record, asked, but=RESUMABLE | {"dtype", "name"})
         what = f"a run with another {other}" if other else "this run"
         raise UserError(f"{out} holds {what}: --resume {out} goes on with it, --out_dir=... starts another")
 

@@ -55,9 +55,9 @@ def import_model(name: str, out: Path, block_size: int = 0) -> None:
     read or computed."""
     if holds_run(out):
         raise UserError(f"{out} holds a run: give another folder")
-    if Path(name).suffix == ".gguf" or (Path(name).is_dir() and [*Path(name).glob("*.gguf")]):
+    if Path(name).suffix == ".gguf":
         raise UserError(
-            f"{name}: a GGUF is not read; AutoModelForCausalLM.from_pretrained(gguf_file=...) is, saved"
+            f"{name}: a GGUF is not read: let transformers load it (gguf_file=) and save a folder"
         )
     try:
         if Path(name).is_file():

@@ -213,6 +213,8 @@ def test_it_resumes_to_the_bit(run, tiny, imported, token_folder, tmp_path, args
             keys = dict(max_steps=end, lr_decay_steps=6, eval_interval=3, resume=bool(n), trunk_args=args)
             assert finetuned(run, tiny, imported, out_dir=str(tmp_path / out), **keys) == 0
     assert same_tensors(weights(tmp_path / "whole"), weights(tmp_path / "halves"))
+    with pytest.raises(ValueError, match="holds this run"):
+        finetuned(run, tiny, imported, out_dir=str(tmp_path / "whole"), lr_decay_steps=6, trunk_args=args)
     before, after = Run(imported).weights(), weights(tmp_path / "whole")
     changed = {key for key in before if not torch.equal(before[key], after[key])}
     assert any(".layers.1." in key for key in changed)
