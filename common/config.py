@@ -313,5 +313,5 @@ def cli(main: Callable[[list[str]], int]) -> None:
         program = Path(sys.argv[0])
         called = " ".join(dict.fromkeys(("nanoheads", program.stem))) if INSTALLED else program.name
         print(f"{called}: error: {line}", file=sys.stderr)
-        code = e.code if isinstance(e, UserError) else 2
+        code = 2
     sys.exit(code)

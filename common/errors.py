@@ -32,14 +32,6 @@ def printable(text: str) -> str:
 class UserError(ValueError):
     """Names the value that cannot be."""
 
-    code = 2  # of a command that ends with it
-
-
-class InUse(UserError):
-    """Another process holds what this one was to write: to be tried again later."""
-
-    code = 75  # EX_TEMPFAIL of sysexits.h
-
 
 @contextmanager
 def checking() -> Iterator[None]:

@@ -1,8 +1,7 @@
 """Trainings as processes: some at a time, stopped together.
 
-Each holds a lock on its own folder (training/checkpoint.py), so that two processes never write one run. A run
-that another table trains is waited for. A training ends with its table, however that ends: its stdin is a
-pipe, of which the table alone holds the other end.
+Each holds a lock on its own folder (training/checkpoint.py): two processes never write one run. A training
+ends with its table, however that ends: its stdin is a pipe, of which the table alone holds the other end.
 """
 
 import os
@@ -12,11 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from common.errors import InUse
 from common.places import CODE
 from tables.jobs import OVER, Job, state
 from tables.store import Row
-from training.checkpoint import in_use
 from training.distributed import LIFELINE, on_stop
 
 STOPS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
@@ -37,8 +34,7 @@ def train_all(
 
     ChildProcessError naming those that failed, once the others are over; TrainingsStopped at a signal.
     """
-    waiting, in_use_by_others = [*jobs], set[str]()
-    running: list[tuple[Job, subprocess.Popen]] = []
+    waiting, running = [*jobs], list[tuple[Job, subprocess.Popen]]()
     failed: list[str] = []
     signals: list[int] = []
     stopping = False
@@ -48,23 +44,10 @@ def train_all(
     try:
         while running or (waiting and not signals):
             # Start what there is room for
-            for job in [*waiting]:
-                if len(running) == at_a_time or signals:
-                    break
-                try:
-                    with in_use(job.out):
-                        left, row = state(job)
-                except InUse:
-                    if job.name not in in_use_by_others:
-                        print(f"{job.name} is in use by another run: waiting for it", flush=True)
-                    in_use_by_others.add(job.name)
-                    continue
-                waiting.remove(job)
-                if left in OVER:  # another table has trained it
-                    ended(job, row)
-                    continue
+            while waiting and len(running) < at_a_time and not signals:
+                job = waiting.pop(0)
                 print(f"{job.name} ({len(jobs) - len(waiting)} of {len(jobs)} to do)", flush=True)
-                resume = ["--resume"] if left == "begun" else []
+                resume = ["--resume"] if state(job)[0] == "begun" else []
                 command = [sys.executable, str(CODE / "train.py"), *job.arguments, *resume]
                 running.append((job, start([*command, "--log_interval=50"], environment)))
 
@@ -79,9 +62,7 @@ def train_all(
                 running.remove((job, process))
                 code = process.returncode
                 by_signal = -code if code < 0 else code - 128
-                if code == InUse.code:  # another table was faster
-                    waiting.insert(0, job)
-                elif by_signal in STOPS:
+                if by_signal in STOPS:
                     signals.append(by_signal)
                 elif (left_row := state(job))[0] in OVER:
                     ended(job, left_row[1])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from common.errors import InUse, UserError
+from common.errors import UserError
 from data.open import tokenizer_of
 from data.prepare.bpe import train_bpe
 from data.tokenizers import BPETokenizer
@@ -221,7 +221,7 @@ def test_killed_at_any_moment_a_checkpoint_remains(last, monkeypatch, before, nt
 def test_a_folder_in_use_is_refused(tmp_path):
     out = tmp_path / "runs" / "a"
     with in_use(out):
-        with pytest.raises(InUse), in_use(out):
+        with pytest.raises(UserError, match="in use"), in_use(out):
             pytest.fail("held twice")
         assert out.is_dir()  # the one refused leaves the other's folder alone
         (out / "log.jsonl").touch()

@@ -26,7 +26,7 @@ from tables.settings import TableConfig
 from tables.store import Store
 from tables.text import TextMeasure
 from tests.fixtures import TINY, over, scale, seal, train_in_process
-from training import checkpoint
+from training.checkpoint import weights_digest
 from training.run import Run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -274,7 +274,7 @@ def test_a_table_stops_goes_on_and_trains_what_its_rows_start_from(whole, capsys
     # The row, and what others start from, are the weights at the end, whatever validation says before
     row, other = (rows("curve")[f"{name}-mini-1"] for name in ("baseline", "stop_gradient"))
     assert Run("out/baseline-mini-1", "best").progress.step < 6 == row["step"]
-    digest = checkpoint.weights_digest(Path("out/baseline-mini-1/last"))
+    digest = weights_digest(Path("out/baseline-mini-1/last"))
     assert digest == row["weights_sha256"] == other["training"]["init_weights"]
 
     # Rows are kept without a folder; a source is trained again where a row needs it
@@ -315,31 +315,6 @@ def test_a_table_stops_goes_on_and_trains_what_its_rows_start_from(whole, capsys
     # Rows of another training are not kept
     shutil.rmtree("out")
     assert make(**ask | dict(rows=["baseline"], seeds=[1], flags="")) == 0 and len(trained) == 11
-
-
-def test_a_run_that_another_process_trains_is_waited_for(whole, capsys):
-    """And is not trained again, if that one has finished it."""
-    make, trained = whole
-    assert make(rows=["baseline"], **CURVE) == 0 and len(trained) == 2
-    shutil.move("out", "there")
-    shutil.rmtree("results")
-    held = Path("out/baseline-mini-1")
-
-    def train_it():
-        with checkpoint.in_use(held):
-            begun.set()
-            while "baseline-mini-1 is in use" not in (said := capsys.readouterr().out):
-                printed.append(said)
-                time.sleep(0.01)
-            shutil.copytree("there/baseline-mini-1", held, dirs_exist_ok=True)
-
-    begun, printed = threading.Event(), []
-    thread = threading.Thread(target=train_it)
-    thread.start()
-    begun.wait()
-    assert make(rows=["baseline"], **CURVE) == 0 and len(trained) == 3
-    thread.join()
-    assert "baseline-mini-2" in "".join(printed)  # meanwhile, the other one
 
 
 @pytest.mark.parametrize("number, jobs", [(signal.SIGTERM, 1), (signal.SIGHUP, 1), (signal.SIGINT, 2)])

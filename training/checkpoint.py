@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from common.config import Natural, checked
-from common.errors import InUse, UserError, nearest_file, reading
+from common.errors import UserError, nearest_file, reading
 from common.files import locked, remove_leftovers
 from common.manifest import sha256_of, write_manifest
 from config.defaults import TrainConfig
@@ -170,14 +170,14 @@ def weights_digest(path: Path) -> str:
 
 @contextlib.contextmanager
 def in_use(folder: Path) -> Iterator[None]:
-    """Holds `folder` for this process; InUse if another one holds it. The lock goes with the process,
+    """Holds `folder` for this process; UserError if another one holds it. The lock goes with the process,
     however it ends."""
     try:
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(locked(folder / ".lock", timeout=0))
             except filelock.Timeout:
-                raise InUse(f"the output folder {folder} is in use by another run") from None
+                raise UserError(f"the output folder {folder} is in use by another run") from None
             yield
     finally:
         with contextlib.suppress(OSError):  # a run that failed before it wrote anything leaves nothing
