@@ -4,6 +4,7 @@ python docs/gallery.py
 python docs/gallery.py labs/more_heads/heads.png softcap brier    a file, and rows of config/
 """
 
+import argparse
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -86,5 +87,8 @@ def heads_figure(path: Path, rows: list[str] = ROWS) -> list[Path]:
 
 
 if __name__ == "__main__":
-    file, *rows = sys.argv[1:] or [ROOT / "docs" / "heads.png"]
-    heads_figure(Path(file).with_suffix(""), rows or ROWS)
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("file", nargs="?", type=Path, default=ROOT / "docs" / "heads.png")
+    parser.add_argument("rows", nargs="*", default=ROWS)
+    asked = parser.parse_args()
+    heads_figure(asked.file.with_suffix(""), asked.rows)

@@ -76,6 +76,7 @@ def score(
     probability 0 makes the NLL inf and is counted; it is never clamped. `each` is called with the
     log-probabilities (n, V) and targets (n,) of every block, such as TemperedCalibration. `part`: score so
     many windows in place of all, see `spread`; `share`: which of them, for one of several processes.
+    ValueError if p of the first rows does not sum to 1.
     """
     draws = draws if draws is not None else model.head.draws(1, 0)
     if not isinstance(text, ScoringPlan):
@@ -93,6 +94,8 @@ def score(
             hidden = model.trunk(tokens, positions).flatten(0, 1)
             hidden = hidden if targets.rows is None else hidden[targets.rows]  # (N, C)
             for rows, lp in model.head.log_prob_blocks(hidden, draws):
+                if i == rows.start == 0:
+                    check_normalised(lp)
                 t = target[rows]
                 lp_t[rows] = lp.gather(1, t[:, None]).squeeze(1)
                 if each:
@@ -103,6 +106,14 @@ def score(
         nll, eps_nll = nll - (w * lp_t).sum().item(), eps_nll - (w * with_epsilon(lp_t, V)).sum().item()
         count += w.sum().item()
     return Score(nll, round(count), zeros, eps_nll, len(chosen) if len(chosen) < len(whole) else 0)
+
+
+def check_normalised(log_p: Tensor) -> None:
+    """ValueError if the probabilities of a row of log p (n, V) do not sum to 1: a mistake in the head's
+    `log_probs`, whose perplexity would mean nothing."""
+    off = log_p.double().logsumexp(1).abs().max().item()
+    if off > 1e-3:
+        raise ValueError(f"log_probs is not normalised: log of a row's sum of p is {off:.3g} from 0")
 
 
 def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:

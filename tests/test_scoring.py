@@ -106,6 +106,12 @@ class Top5(Softmax):
         return super().log_probs(logits.masked_fill(logits < logits.topk(5).values[:, -1:], -math.inf))
 
 
+def test_probabilities_that_do_not_sum_to_one_have_no_perplexity(monkeypatch):
+    monkeypatch.setattr(Softmax, "log_probs", lambda self, z: z.log_softmax(-1) + 0.01)
+    with pytest.raises(ValueError, match="normalised"):
+        score(random_model("softmax").eval(), np.arange(40))
+
+
 def test_tokens_of_probability_zero_are_counted_and_never_clamped():
     model, ids = tiny(), text(50)
     model.head.head = Top5(V)
