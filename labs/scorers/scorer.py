@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.device import to_float64
+from common.device import autocast, get_dtype, to_float64
 from common.errors import UserError
 from common.log import progress_bar
 from data.open import tokenizer_of
@@ -41,20 +41,21 @@ MAUVE = "mauve-text"  # the package, which is optional
 
 
 class Scorer:
-    """A causal language model with its tokenizer, in float32."""
+    """A causal language model with its tokenizer. `dtype`: of matrix products."""
 
-    def __init__(self, path: str, device: torch.device):
-        self.model, ckpt = load_model(find_run(path), device=device)
+    def __init__(self, path: str, device: torch.device, dtype: str = "float32"):
+        self.model, ckpt = load_model(find_run(path), device=device, dtype=get_dtype(dtype))
         if not self.model.trunk.forwards:
             raise UserError(f"the scorer {path} does not read from left to right")
-        self.name, self.device = ckpt.config.name, device
+        self.name, self.device, self.dtype = ckpt.config.name, device, dtype
         self.context, tokenizer = self.model.trunk.context, tokenizer_of(ckpt)  # tokens that it reads at most
         self.encode = partial(ids_of, tokenizer=tokenizer)
-        self.draws = self.model.head.draws(WEIGHT_DRAWS, 0)
+        self.draws = self.model.head.draws(WEIGHT_DRAWS, 0, get_dtype(dtype))
 
     def hidden(self, ids: Tensor) -> Tensor:
         """(T,) -> (T, C), the last layer's, normalised."""
-        return self.model.trunk(ids[None].to(self.device))[0]
+        with autocast(self.device, self.dtype):
+            return self.model.trunk(ids[None].to(self.device))[0]
 
     def log_p(self, ids: Tensor) -> Tensor:
         """(T + 1,) -> (T,), of each token but the first."""
@@ -140,7 +141,7 @@ def other_texts(data: Data, c: TextConfig) -> list[str]:
 def judge(path: str, data: Data, c: TextConfig, device: torch.device) -> "Judge":
     """What the text measure asks for with --scorer=PATH. UserError for a scorer that cannot read the texts of
     the corpus, before any text is drawn."""
-    scorer = Scorer(path, device)
+    scorer = Scorer(path, device, c.dtype)
     for text in (*data.prompt_texts, *decode(data.tokenizer, data.prompts.human)):
         scorer.encode(text)
     made = Judge(scorer, digest(path), c.words, partial(other_texts, data, c), c.tokenize)
