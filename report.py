@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.config import Positive, cli, read
-from common.errors import UserError
 from common.files import check_writable, real_path, replacing
 from common.places import as_installed_command
 
@@ -34,8 +33,6 @@ def main(argv: list[str]) -> int:
     from tables.report.tables import open_table
 
     out = real_path(c.out)  # a link stays one
-    if out.exists() and not out.is_file():  # a device would become a file
-        raise UserError(f"out = {c.out!r} is there, and no file")
     check_writable(out)
     tables = [open_table(Path(name).expanduser(), c.prompts) for name in c.tables]
     page = render(tables, as_installed_command(f"python report.py {shlex.join(argv)}")).encode()

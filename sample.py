@@ -16,7 +16,7 @@ from typing import Literal
 
 import torch
 
-from common.config import Dtype, Positive, Seed, Text, cli, read
+from common.config import Draws, Dtype, Positive, Seed, Text, cli, read
 from common.device import autocast, choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError
 from common.files import for_screen
@@ -36,7 +36,7 @@ class SampleConfig(Decoding):
     num_samples: Positive = 1       # texts
     length: Positive = 200          # new tokens of each text, which ends before an end-of-text token
     seed: Seed = 1337               # of the text; with the run's own, of Bayesian weights
-    samples: Positive = 8           # weight draws of a Bayesian projection, kept for the whole run
+    samples: Draws = 8              # weight draws of a Bayesian projection, kept for the whole run
     uncertainty: bool = False       # total, aleatoric and epistemic, of each token, in nats
     # machine
     which: Literal["best", "last"] = "best"  # checkpoint of the run

@@ -122,7 +122,9 @@ def show_ratios(c: TableConfig, rows: list[Row], store: Store) -> None:
 def search(c: TableConfig, store: Store) -> int:
     """Searches each row's best point, and writes the view of the trials; the exit code. TrainingsStopped at a
     signal."""
-    jobs_of(replace(c, seeds=[c.tune_seed]))  # UserError for a row that cannot be, before any training
+    # UserError for a row, or for flags of the table's measure, that cannot be: before any training
+    jobs_of(replace(c, seeds=[c.tune_seed]))
+    read(find_measure(c.measure).config, ["RUN", *shlex.split(c.evaluate)])
     trials = Search(c, store)
     if c.commands:
         show_commands(trials.to_do())
@@ -151,6 +153,8 @@ def main(argv: list[str]) -> int:
     c = read(TableConfig, argv, __doc__)
     if not c.rows:
         raise UserError("rows: give the file that has them, such as config/tables/heads.py")
+    if c.search and "--tuned" in rest:
+        raise UserError("tuned: --search makes the trials, and --tuned alone the table at their best points")
     store = Store.beside(Path(c.results) / c.name)
     try:
         return search(c, store) if c.search else table(c, store)

@@ -157,6 +157,8 @@ def read(cls: type[T], argv: list[str], about: str = "") -> T:
         given[required[-1]] = arguments[len(required) - 1 :]
     elif required and left > 0:
         raise UserError(f"unexpected argument {arguments[len(required)]!r}")
+    if twice := given.keys() & {key for key, _ in flags}:
+        raise UserError(f"{min(twice)} is given twice, as an argument and as a flag")
 
     # The flags
     for key, value in flags:
@@ -292,7 +294,9 @@ def cli(main: Callable[[list[str]], int]) -> None:
     """
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # None if it is closed (>&-)
+    streams: Any = [out or open(os.devnull, "w") for out in (sys.stdout, sys.stderr)]  # None if closed (>&-)
+    sys.stdout, sys.stderr = streams
+    for stream in streams:
         stream.reconfigure(errors="backslashreplace")  # in a terminal without all characters
     try:
         code = main(sys.argv[1:])

@@ -1,6 +1,5 @@
 """Files that are whole or not there, and locks: against two processes, a kill or a full disk."""
 
-import errno
 import json
 import os
 import secrets
@@ -104,11 +103,11 @@ def lock_of(path: Path) -> Path:
 
 
 def check_writable(path: Path) -> None:
-    """OSError if no file of the name `path` can be written: before the work whose result is to go there.
+    """OSError or UserError if no file `path` can be written: before the work whose result is to go there.
     Makes its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():  # a device would become a file
+        raise UserError(f"{path} is there, and no file")
     with tempfile.TemporaryFile(dir=path.parent):
         pass
 

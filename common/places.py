@@ -40,9 +40,12 @@ def modules(part: str) -> dict[str, str]:
 
 def corpora() -> dict[str, Path]:
     """The program of each corpus by the name of its folder: data/NAME/prepare.py, labs/NAME/prepare.py or
-    labs/LAB/NAME/prepare.py."""
+    labs/LAB/NAME/prepare.py. ValueError for two folders of one name."""
     programs = [path for home in ("data/*", "labs/*", "labs/*/*") for path in CODE.glob(f"{home}/prepare.py")]
-    return {path.parent.name: path for path in sorted(programs, key=lambda path: path.parent.name)}
+    known = {path.parent.name: path for path in sorted(programs, key=lambda path: path.parent.name)}
+    if twice := {*programs} - {*known.values()}:
+        raise ValueError(f"there are two corpora {min(twice).parent.name}: rename the folder of {min(twice)}")
+    return known
 
 
 def registered(core: str, registry: str, part: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
-from common.config import AtLeast2, Dtype, Natural, Positive, Seed
+from common.config import AtLeast2, Draws, Dtype, Natural, Positive, Seed
 from common.errors import UserError
 from evaluate.decoding import Decoding
 
@@ -24,7 +24,7 @@ class SampledConfig(Decoding):
     texts: AtLeast2 = 100           # of each row
     prompt_tokens: Natural = 50     # 0: the whole block
     new_tokens: Positive = 200
-    samples: Positive = 8           # weight draws of Bayesian rows
+    samples: Draws = 8              # weight draws of Bayesian rows
     seed: Seed = 1337               # what is drawn depends on it and on the run's own training seed
     # the table
     out: str = ""                   # writes OUT.jsonl, its views OUT.md, .csv and .tex (LaTeX, booktabs),

@@ -113,6 +113,9 @@ def test_positional_arguments(capsys):
     assert (c.run, c.others, c.quick, c.rates) == ("a", ["b", "x=c"], True, [1.0, 2.0])
     with pytest.raises(UserError, match="ratse"):
         read(Arguments, ["a", "--ratse=1"])
+    for flag in ("--run=b", "--others=b"):
+        with pytest.raises(UserError, match=flag[2:-2]):
+            read(Arguments, ["a", "b", flag])
     with pytest.raises(SystemExit, match="2"):
         read(Arguments, [], "how to call it")
     assert "how to call it" in capsys.readouterr().err
@@ -277,6 +280,7 @@ def test_our_own_mistakes_keep_their_traceback(error, monkeypatch):
     "main, redirect, want",
     [
         ("print('\\u65e5')", "", (0, b"\\u65e5\n", b"")),  # a terminal without all characters
+        ("sys.stdout.isatty()", ">&-", (0, b"", b"")),
         ("print('x' * 10**6)", "| head -c 1", (128 + signal.SIGPIPE, b"x", b"")),
     ],
 )

@@ -122,7 +122,8 @@ FLAGS = {
     ("train", f"{TRAIN} --labels=soft --head=soft_targets"): "keep_true=False label_store=False",
     ("augment", f"{LABELS} --proposals=drawn"): "ppl_threshold=9 keep_true=False",
     ("augment", LABELS): "candidates=0 teacher=out/nosuch labels=true",
-    ("sample", SAMPLE): "length=0 top_p=2 prompts=nosuch prompts=novels device=cuda:99 prompt=\udcff",
+    ("sample", SAMPLE): "length=0 samples=101 top_p=2 prompts=nosuch prompts=novels device=cuda:99 "
+    "prompt=\udcff",
     ("eval", EVAL): f"seed={BIG} stride=99 loops=0 new_tokens=99 data=nosuch split=train",
     ("table", CURVE): "measure=nosuch measure=order out=/",
     ("table", "--rows=[\"'baseline'\"]"): "rows=[] rows=[7] seeds=['x'] seeds=[-1] jobs=0 overlay=nosuch "

@@ -98,9 +98,11 @@ def test_what_cannot_be_written_is_found_before(tmp_path):
         with pytest.raises(OSError) as e:
             check_writable(tmp_path / folder / "x.json")
         assert str(tmp_path) in e.value.filename and e.value.strerror
-    with pytest.raises(IsADirectoryError):
-        check_writable(tmp_path)
-    assert names(tmp_path) == ["broken", "file", "loop", "new"]
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(UserError, match=str(path)):
+            check_writable(path)
+    assert names(tmp_path) == ["broken", "file", "loop", "new", "pipe"]
 
 
 # ---- manifests -------------------------------------------------------------------------------------------

@@ -89,6 +89,10 @@ def test_a_corpus_is_found_in_data_and_in_a_lab(tmp_path, monkeypatch):
     assert list(places.corpora()) == ["mine", "text"]
     with pytest.raises(ValueError, match="mine, text"):
         corpus_of("min")
+    (tmp_path / "labs/text").mkdir()
+    (tmp_path / "labs/text/prepare.py").touch()
+    with pytest.raises(ValueError, match="data/text"):
+        places.corpora()
 
 
 def test_a_row_has_its_commit_in_a_checkout_of_another_user(monkeypatch):

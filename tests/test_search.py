@@ -223,11 +223,15 @@ def test_a_search_from_nothing_to_a_tuned_table(start, token_folder, capsys, mon
         ("flags", dict(flags="--max_steps=5")),
         ("weight_decay", dict(rows=["baseline --weight_decay=0.3"])),
         ("smoth_gpt", dict(own_space={"smoth_gpt": {"head_args.eps": [0.1, 0.2]}})),
+        ("nonsense", dict(measure="nonsense")),
+        ("wrods", dict(evaluate="--wrods=8")),
         ("eval_steps", {}),  # the lowest of these counts
     ):
         Path("config/mini.py").write_text(overlay + "eval_steps = [2, 4]\n" * (key == "eval_steps"))
         with pytest.raises(ValueError, match=key):
             start("--search", trials=3, **change)
+    with pytest.raises(ValueError, match="tuned"):
+        start("--search", "--tuned", trials=3)
     Path("config/mini.py").write_text(overlay)
     with monkeypatch.context() as m, pytest.raises(ValueError, match="data_sha256"):
         m.setattr("tables.jobs.data_of", lambda wanted: "another")

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from common.config import Dtype, Field, Natural, NonNegative, Positive, Seed
+from common.config import Draws, Dtype, Field, Natural, NonNegative, Seed
 from common.device import choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError
 from common.log import progress_bar
@@ -65,7 +65,7 @@ class ImagesConfig:
     cfg: list[Guidance] = field(default_factory=lambda: [1.0, 2.0, 3.0, 4.0])  # scales of guidance; 1: none
     temperatures: list[NonNegative] = field(default_factory=lambda: [1.0])  # of log p, after the guidance
     top_k: list[Natural] = field(default_factory=lambda: [0])   # likewise; 0: all
-    samples: Positive = 8           # weight draws of Bayesian rows
+    samples: Draws = 8              # weight draws of Bayesian rows
     seed: Seed = 1337               # of what is sampled
     data: str = ""                  # the prepared data folder; empty: the one of the first run
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps

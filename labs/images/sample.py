@@ -22,7 +22,7 @@ import torch
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from common.config import Dtype, Positive, Seed, cli, read
+from common.config import Draws, Dtype, Seed, cli, read
 from common.device import choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError
 from common.files import check_writable, replacing
@@ -47,7 +47,7 @@ class SampleImagesConfig(Decoding):
     grid: str = "10x8"              # rows x columns of images
     out: str = "grid.png"           # a picture, or their codes as .npy
     seed: Seed = 1337
-    samples: Positive = 8           # weight draws of a Bayesian projection, kept for the whole run
+    samples: Draws = 8              # weight draws of a Bayesian projection, kept for the whole run
     data: str = ""                  # the prepared data folder; empty: the run's
     # machine
     which: Literal["best", "last"] = "best"  # checkpoint of the run

@@ -226,17 +226,21 @@ def blocks_of(
 def load_transformers(folder: Path, V: int, context: int) -> Model:
     """The model in a folder, as a function. ValueError if it lacks weights, or reads fewer tokens or another
     vocabulary; what transformers raises if it cannot be loaded."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
+    # sizes first: a config.json can ask for a model that is never built
+    config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
+    layers, words = config.num_hidden_layers, config.vocab_size
+    require(layers <= 1000, f"layers of {folder}", layers, "at most 1000")
+    require(words == V, f"vocab_size of {folder}", words, f"{V}, in the order of the language's ids")
+    reads = getattr(config, "max_position_embeddings", context)
+    require(reads >= context, "context", context, f"at most {reads}, which {folder} reads")
     how: Any = {"local_files_only": True, "output_loading_info": True}
     read: Any = AutoModelForCausalLM.from_pretrained(folder, **how)
     model, found = read
     wrong = sorted({*found["missing_keys"], *found["unexpected_keys"]})
     # transformers has filled them with random numbers, or left them out
     require(not wrong, str(folder), wrong[:1], "the weights that its config.json asks for")
-    words, reads = model.config.vocab_size, getattr(model.config, "max_position_embeddings", context)
-    require(words == V, f"vocab_size of {folder}", words, f"{V}, in the order of the language's ids")
-    require(reads >= context, "context", context, f"at most {reads}, which {folder} reads")
     model = model.float().eval().to("cuda" if torch.cuda.is_available() else "cpu")
     return lambda tokens: model(tokens.to(model.device)).logits.log_softmax(-1)
 

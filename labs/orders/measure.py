@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from common.config import Dtype, Field, Natural, Positive, Seed
+from common.config import Draws, Dtype, Field, Natural, Positive, Seed
 from common.device import choose_dtype, get_device, get_dtype
 from common.errors import UserError, checking
 from common.log import progress_bar
@@ -69,7 +69,7 @@ class OrdersConfig:
     samplers: bool = False          # also what each sampler writes; for a corpus whose truth is known
     texts: Positive = 500           # of each sampler
     exact: Natural = 0              # windows that are scored in the orders of a sampler that is surest first
-    samples: Positive = 8           # weight draws of Bayesian rows
+    samples: Draws = 8              # weight draws of Bayesian rows
     seed: Seed = 1337               # of what is sampled
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto

@@ -21,7 +21,7 @@ import torch
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from common.config import Dtype, Natural, Positive, Seed, Text, cli, read
+from common.config import Draws, Dtype, Natural, Positive, Seed, Text, cli, read
 from common.device import choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError
 from common.files import for_screen
@@ -51,7 +51,7 @@ class FillConfig(Decoding):
     density: bool = False           # of all gaps at once, instead of text
     top: Positive = 5               # candidates of a place that --density shows
     seed: Seed = 1337               # of the text; with the run's own, of Bayesian weights
-    samples: Positive = 8           # weight draws of a Bayesian projection, kept for the whole run
+    samples: Draws = 8              # weight draws of a Bayesian projection, kept for the whole run
     # machine
     which: Literal["best", "last"] = "best"  # checkpoint of the run
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps

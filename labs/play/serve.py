@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from jinja2 import FileSystemLoader
 
-from common.config import Dtype, Field, Positive, Seed, cli, read
+from common.config import Draws, Dtype, Field, Seed, cli, read
 from common.device import autocast, choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError
 from common.places import corpora
@@ -53,7 +53,7 @@ class PlayConfig:
     runs: list[str]                 # [NAME=]RUN ...: out folders of training runs
     port: Annotated[int, Field(ge=0, lt=2**16)] = 8000  # 0: any that is free
     data: str = ""                  # the prepared data folder; empty: the one of the first run
-    samples: Positive = 8           # weight draws of Bayesian rows
+    samples: Draws = 8              # weight draws of Bayesian rows
     seed: Seed = 1337               # of these
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto

@@ -58,6 +58,8 @@ class Pretrained(Trunk):
         if config.dropout:
             raise ValueError(f"dropout = {config.dropout}: the trunk 'transformers' has its own")
         theirs: Any = AutoConfig.for_model(**architecture)
+        if theirs.num_hidden_layers != config.n_layer:  # whose size the configuration's reader has bounded
+            raise ValueError(f"n_layer = {config.n_layer}: it has {theirs.num_hidden_layers} layers")
         self.config, self.start_token = config, start_token
         self.model: Any = AutoModel.from_config(theirs, dtype=torch.float32)
         rows, longest = len(self.embedding), longest_text(theirs) - (start_token >= 0)

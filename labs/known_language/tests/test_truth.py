@@ -132,14 +132,16 @@ def test_the_numbers_by_hand():
 NORM = "transformer.ln_f.weight"
 
 
-def gpt2(folder, V, positions=128, without=""):
+def gpt2(folder, V, positions=128, without="", layers=2):
     """An untrained GPT-2 in a folder, `without` a weight: transformers alone would fill it with random
-    numbers."""
+    numbers. Of 2 layers, whatever its config.json says."""
     transformers = pytest.importorskip("transformers")
     sizes = dict(vocab_size=V, n_positions=positions, n_embd=8, n_layer=2, n_head=1)
     config = transformers.GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)
     transformers.GPT2LMHeadModel(config).save_pretrained(folder)
     path = folder / "model.safetensors"
+    said = folder / "config.json"
+    said.write_text(said.read_text().replace('"n_layer": 2', f'"n_layer": {layers}'))
     save_file({name: w for name, w in load_file(path).items() if name != without}, path, {"format": "pt"})
     return folder
 
@@ -154,6 +156,7 @@ def gpt2(folder, V, positions=128, without=""):
         (lambda V, at: gpt2(at, 50), "vocab_size"),
         (lambda V, at: gpt2(at, V, positions=64), "context"),
         (lambda V, at: gpt2(at, V, without=NORM), NORM),
+        (lambda V, at: gpt2(at, V, layers=10**9), "layers"),
     ],
 )
 def test_what_is_no_model_of_the_language(lang, tmp_path, model, names):

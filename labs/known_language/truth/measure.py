@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from common.config import Dtype, Natural, Positive, Seed
+from common.config import Draws, Dtype, Natural, Positive, Seed
 from common.device import autocast, choose_dtype, float64_device, get_device, get_dtype
 from common.errors import UserError, checking
 from data.tokens import TokenFile
@@ -44,7 +44,7 @@ class LanguageConfig:
     # fmt: off
     checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs, or checkpoints in them
     data: str = ""                  # the prepared data folder; empty: the one of the first run
-    samples: Positive = 8           # weight draws of Bayesian rows
+    samples: Draws = 8              # weight draws of Bayesian rows
     seed: Seed = 1337               # of what is drawn
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto

@@ -205,6 +205,13 @@ def test_no_more_layers_are_frozen_than_there_are(run, tiny, imported, token_fol
         finetuned(run, tiny, imported, trunk_args={"freeze": 3})
 
 
+def test_no_architecture_has_more_layers_than_its_run_says(imported):
+    record = Run(imported).record
+    record["trunk_args"]["architecture"]["num_hidden_layers"] = 10**12
+    with pytest.raises(ValueError, match="n_layer"):
+        build(record)
+
+
 @pytest.mark.parametrize("args", [{}, {"freeze": 1}, {"checkpointing": True}], ids=str)
 def test_it_resumes_to_the_bit(run, tiny, imported, token_folder, tmp_path, args):
     """Frozen layers stay as they are; the numbers of checkpointing are those without it."""
