@@ -1,7 +1,7 @@
 """Tokens a second of sampling from GPT-2 124M: ours, nanoGPT's generate, transformers' generate with a cache.
 
     python bench/sampling.py [--nanogpt DIR] [--size 124M] [--batches 1 16] [--tokens 500] [--device cpu]
-        [--dtypes float32] [--rounds 5] [--out bench/sampling.json]
+        [--rounds 5] [--out bench/sampling.json]
 
 All have random weights, 10 tokens of prompt, temperature 0.8 and top-k 200. The programs take turns. nanoGPT
 reads its whole context for each token. So a round of it is one forward pass and one choice at each of five
@@ -22,14 +22,13 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
 
-from bench.timing import arguments, dtypes, median, memory_mb, nanogpt, turns, write
+from bench.timing import arguments, dtypes, memory_mb, nanogpt, timed, turns, write
 from common.device import autocast
 from evaluate.decoding import Decoding
 from evaluate.sampling import generate
@@ -76,10 +75,7 @@ def transformers(c: GPTConfig, prompt: torch.Tensor, tokens: int, dtype: str) ->
 
 def nanogpt_steps(args: argparse.Namespace, c: GPTConfig, batch: int, dtype: str) -> dict[int, Callable]:
     """Of five lengths of the text: one more token of each text, which is a pass over all of it."""
-    module: Any = nanogpt(args.nanogpt)
-    sizes = {"block_size": c.block_size, "n_layer": c.n_layer, "n_head": c.n_head, "n_embd": c.n_embd}
-    gpt = module.GPT(module.GPTConfig(vocab_size=c.padded_vocab, dropout=0.0, bias=True, **sizes))
-    gpt = gpt.eval().to(args.device)
+    gpt = nanogpt(args.nanogpt, c).eval().to(args.device)
 
     def step(context: torch.Tensor) -> None:
         with autocast(args.device, dtype):
@@ -91,12 +87,14 @@ def nanogpt_steps(args: argparse.Namespace, c: GPTConfig, batch: int, dtype: str
 
 def measure(args: argparse.Namespace, batch: int) -> list[dict]:
     c = SIZES[args.size]
-    measured = args.dtypes or dtypes(args.device)[-1 if args.device.startswith("cuda") else 0 :]
+    measured = dtypes(args.device)[-1 if args.device.startswith("cuda") else 0 :]
     prompt = torch.randint(c.vocab_size, (batch, PROMPT), device=args.device)
-    named = [(f"{make.__name__}, {d}", make, d) for make in (ours, transformers) for d in measured]
-    programs: dict[Any, Callable] = {name: make(c, prompt, args.tokens, d) for name, make, d in named}
+    programs = {}
+    for make in (ours, transformers):
+        programs |= {f"{make.__name__}, {d}": make(c, prompt, args.tokens, d) for d in measured}
     steps = nanogpt_steps(args, c, batch, measured[0]) if args.nanogpt else {}
-    seconds = {k: median(s) for k, s in turns(programs | steps, args.rounds, 1, args.device).items()}
+    clocks = {name: partial(timed, program, args.device) for name, program in (programs | steps).items()}
+    seconds = turns(clocks, args.rounds)
     if steps:
         at = [seconds.pop(n) for n in steps]
         seconds[f"nanoGPT, {measured[0]}"] = float(np.trapezoid(at, [*steps]) + (at[0] + at[-1]) / 2)
@@ -105,22 +103,21 @@ def measure(args: argparse.Namespace, batch: int) -> list[dict]:
     for name, s in seconds.items():
         speed = batch * args.tokens / s
         results.append({"batch": batch, "program": name, "seconds": s, "tokens_per_s": speed})
-        print(
-            f"batch {batch:3}  {name:24} {s:8.2f} s  {speed:9,.1f} tok/s  {seconds[base] / s:.2f}x of {base}"
-        )
+        ratio = f"{seconds[base] / s:.2f}x of {base}"
+        print(f"batch {batch:3}  {name:24} {s:8.2f} s  {speed:9,.1f} tok/s  {ratio}")
     return results
 
 
 def main() -> None:
     p = arguments(__doc__, rounds=5)
+    p.add_argument("--device", default="cpu")
     p.add_argument("--nanogpt", type=Path, help="a checkout of karpathy/nanoGPT")
     p.add_argument("--size", choices=SIZES, default="124M")
     p.add_argument("--batches", type=int, nargs="+", default=[1, 16])
     p.add_argument("--tokens", type=int, default=500)
-    p.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), help="default: the device's")
     args = p.parse_args()
     results = [r for batch in args.batches for r in measure(args, batch)]
-    write(args, ["size", "tokens", "rounds"], results, peak_mb=memory_mb(args.device))
+    write(args, ["size", "tokens", "rounds"], results, args.device, peak_mb=memory_mb(args.device))
 
 
 if __name__ == "__main__":

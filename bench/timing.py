@@ -6,28 +6,25 @@ import json
 import os
 import platform
 import re
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from statistics import median
 from typing import Any
 
 import torch
 
 from common.device import ISA_VARIABLE, capabilities, choose_dtype
-
-median = statistics.median
+from model import GPTConfig
 
 
 def arguments(doc: str, rounds: int) -> argparse.ArgumentParser:
     """The arguments that benchmarks share."""
     p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--rounds", type=int, default=rounds, help="timed runs of each program")
-    p.add_argument("--device", default="cpu")
     p.add_argument("--out", type=Path, help="the JSON to write")
     return p
 
@@ -42,69 +39,50 @@ def timed(program: Callable[[], Any], device: str) -> float:
     return time.perf_counter() - start
 
 
-def turns(
-    programs: dict[str, Callable[[], Any]], rounds: int, warmup: int = 1, device: str = "cpu"
-) -> dict[str, list[float]]:
-    """Seconds of each run of each program. They take turns, so that a slow minute of the machine hits all.
-
-    A program in a process of its own (`Served`) times itself.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in programs}
-    for i in range(warmup + rounds):
+def turns(programs: dict[Any, Callable[[], float]], rounds: int, warmup: int = 1) -> dict[Any, float]:
+    """Median of the seconds that each program returns. They take turns, so that a slow minute of the machine
+    hits all."""
+    seconds: dict[Any, list[float]] = {name: [] for name in programs}
+    for _ in range(warmup + rounds):
         for name, program in programs.items():
-            run = program.step() if isinstance(program, Served) else timed(program, device)
-            if i >= warmup:
-                seconds[name].append(run)
+            seconds[name].append(program())
         print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    return seconds
+    return {name: median(runs[warmup:]) for name, runs in seconds.items()}
 
 
 class Served:
     """A program in a process of its own, as its users start it: `python ARGS --serve NAME` runs `serve`."""
 
     def __init__(self, name: str, args: list[str], **environment: str):
-        self.process = subprocess.Popen(
-            [sys.executable, *args, "--serve", name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
-        )
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, *args, "--serve", name]
+        self.process = subprocess.Popen(command, env={**os.environ, **environment}, **pipes)
         self.ask("ready")
 
-    def ask(self, request: str) -> Any:
+    def ask(self, request: str = "step") -> Any:
+        """The seconds of a step, by the program's own clock; or its "report", after which it ends."""
         print(request, file=self.process.stdin, flush=True)
-        return json.loads(self.process.stdout.readline())  # empty if it died, with a message above
-
-    def step(self) -> float:
-        """Seconds of one step, by the program's own clock."""
-        return self.ask("step")
-
-    def close(self) -> Any:
-        """What the program has to report; its process ends."""
-        report = self.ask("report")
-        self.process.stdin.close()
-        self.process.wait()
-        return report
+        answer = json.loads(self.process.stdout.readline())  # empty if it died, with a message above
+        if request == "report":
+            self.process.wait()
+        return answer
 
 
 def serve(make: Callable[[], Any], device: str = "cpu") -> None:
     """The other end: `make()` has step() and report(), to which this adds the median CPU time of a step, of
     all threads. Whatever the program prints goes to stderr."""
     answers, sys.stdout = sys.stdout, sys.stderr
-    program, cpu = make(), []
-
-    def step() -> float:
-        start = time.process_time()
-        seconds = timed(program.step, device)
-        cpu.append(time.process_time() - start)
-        return seconds
-
-    report = lambda: {**program.report(), "cpu_seconds": median(cpu)}
-    answer = {"ready": lambda: None, "step": step, "report": report}
+    program, cpu, seconds = make(), [], 0.0
     for line in sys.stdin:
-        print(json.dumps(answer[line.strip()]()), file=answers, flush=True)
+        if line == "report\n":
+            break
+        if line == "step\n":
+            start = time.process_time()
+            seconds = timed(program.step, device)
+            cpu.append(time.process_time() - start)
+        print(seconds, file=answers, flush=True)
+    print(json.dumps({**program.report(), "cpu_seconds": median(cpu)}), file=answers, flush=True)
 
 
 def memory_mb(device: str, peak: bool = True) -> float:
@@ -143,13 +121,14 @@ def machine(device: str = "cpu") -> dict[str, Any]:
     }
 
 
-def nanogpt(checkout: Path) -> ModuleType:
-    """The module in model.py of a checkout of karpathy/nanoGPT; ours has the same name."""
+def nanogpt(checkout: Path, c: GPTConfig) -> torch.nn.Module:
+    """The model of our size by model.py of a checkout of karpathy/nanoGPT; our file has the same name."""
     spec = importlib.util.spec_from_file_location("nanogpt_model", checkout / "model.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look themselves up there
     spec.loader.exec_module(module)
-    return module
+    size = dict(block_size=c.block_size, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd)
+    return module.GPT(module.GPTConfig(vocab_size=c.padded_vocab, dropout=0.0, bias=True, **size))
 
 
 def without_places(value: Any) -> Any:
@@ -159,11 +138,13 @@ def without_places(value: Any) -> Any:
     return named if isinstance(value, (str, Path)) else value
 
 
-def write(args: argparse.Namespace, settings: list[str], results: Any, **more: Any) -> None:
+def write(
+    args: argparse.Namespace, settings: list[str], results: Any, device: str = "cpu", **more: Any
+) -> None:
     """Writes --out, the JSON of a run: its command, machine, some of its settings and its results."""
     if not args.out:
         return
     command = " ".join(["python", f"bench/{Path(sys.argv[0]).name}", *map(without_places, sys.argv[1:])])
-    content = {"command": command, "machine": machine(args.device)}
+    content = {"command": command, "machine": machine(device)}
     content |= {key: without_places(getattr(args, key)) for key in settings} | more
     args.out.write_text(json.dumps(content | {"results": results}, indent=1) + "\n")

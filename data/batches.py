@@ -6,6 +6,7 @@ others: what `Loader` needs is the four members of `BatchSource`.
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -59,17 +60,13 @@ class Windows:
 
     def __init__(self, tokens: TokenFile, block_size: int):
         self.tokens, self.ids, self.block_size = tokens, tokens.ids, block_size
+        self.given, length = tokens.given, tokens.info.get("length", block_size)
         if len(self) < 1:
             raise UserError(
-                f"{tokens.path} holds {len(self.ids)} tokens, fewer than one window of "
-                f"block_size = {block_size}: use more text or a smaller block"
+                f"block_size = {block_size} is too long for {tokens.path}: {len(self.ids)} tokens"
             )
-        self.given = tokens.info.get("given", 0)
-        if block_size != (length := tokens.info.get("length", block_size)):
-            raise UserError(
-                f"block_size = {block_size}: {tokens.path} has sequences of {length} tokens; "
-                f"give --block_size={length}"
-            )
+        if block_size != length:
+            raise UserError(f"{tokens.path} has sequences of {length} tokens: give --block_size={length}")
 
     def __len__(self) -> int:
         return (len(self.ids) - 1) // self.block_size
@@ -101,16 +98,16 @@ class Labeller(Protocol):
     def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets: ...
 
 
-class TrueLabels:
+class TrueLabels(NamedTuple):
     """The targets that a head makes of the true token."""
 
-    def __init__(self, head: Head):
-        self.head = head
+    head: Head
 
     def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets:
         return self.head.targets(x, y)
 
 
+@dataclass
 class TextSource:
     """Windows of text, `batch_size` a step over `world` processes, of which this is number `rank`;
     `micro_batch` of its share at a time (0: all). UserError if they do not divide up.
@@ -120,36 +117,43 @@ class TextSource:
     token which says nothing takes their place (data.prepare.corpus.Split.dropped).
     """
 
-    def __init__(
-        self,
-        windows: Windows,
-        labels: Labeller,
-        batch_size: int,
-        seed: int,
-        micro_batch: int = 0,
-        rank: int = 0,
-        world: int = 1,
-    ):
-        self.windows, self.labels, self.batch_size, self.seed = windows, labels, batch_size, seed
-        self.rank, self.world = rank, world
-        if batch_size % (world * (micro_batch or 1)):
+    windows: Windows
+    labels: Labeller
+    batch_size: int
+    seed: int
+    micro_batch: int = 0
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        share = self.world * (self.micro_batch or 1)
+        if self.batch_size % share:
             raise UserError(
-                f"batch_size = {batch_size} is not a multiple of processes x micro_batch = "
-                f"{world} x {micro_batch or 1}"
+                f"batch_size = {self.batch_size}: no multiple of processes x micro_batch = {share}"
             )
-        self.size = micro_batch or batch_size // world
-        self.parts = batch_size // world // self.size
+        self.size = self.micro_batch or self.batch_size // self.world
+        self.parts = self.batch_size // self.world // self.size
 
     def positions_with_loss(self, step: int) -> int:
         return self.batch_size * (self.windows.block_size - self.windows.given)
 
     def read(self, step: int, part: int) -> tuple[np.ndarray, np.ndarray, Tensor, Tensor]:
         """The windows of a micro-batch: their numbers in the step's batch and in the text (B,), their tokens
-        and the next ones (B, T)."""
+        and the next ones (B, T).
+
+        What is given is dropped in the share of the rows that the corpus asks for: classifier-free guidance
+        (Ho & Salimans 2022, arXiv 2207.12598, algorithm 1). A sequence is dropped in some visits and not in
+        others: a pure function of (seed, step, row).
+        """
         rows = np.arange(self.batch_size)[self.rank :: self.world][part * self.size : (part + 1) * self.size]
         indices = batch_indices(len(self.windows), self.batch_size, step, self.seed)[rows]
         x, y = self.windows.get(indices)
-        return rows, indices, self._drop(x, step, rows), y
+        info = self.windows.tokens.info
+        if share := info.get("dropped"):
+            rng = np.random.default_rng((self.seed, step, DROPPING))
+            x = x.clone()  # a view of the tokens
+            x[rng.random(self.batch_size)[rows] < share, : self.windows.given] = info["absent"]
+        return rows, indices, x, y
 
     def batch(self, step: int, part: int) -> Batch:
         _, indices, x, y = self.read(step, part)
@@ -159,21 +163,6 @@ class TextSource:
             at = torch.arange(x.shape[1])
             targets = targets.kept(((at >= given - 1) & (at < len(at) - 1)).expand(x.shape))
         return Batch(x, targets.kept())
-
-    def _drop(self, x: Tensor, step: int, rows: np.ndarray) -> Tensor:
-        """`x` (B, T), the rows `rows` (B,) of a step, without what is given in the share that the corpus asks
-        for: classifier-free guidance (Ho & Salimans 2022, arXiv 2207.12598, algorithm 1).
-
-        A sequence is dropped in some visits and not in others: a pure function of (seed, step, row).
-        """
-        info = self.windows.tokens.info
-        if not info.get("dropped"):
-            return x
-        rng = np.random.default_rng((self.seed, step, DROPPING))
-        dropped = torch.from_numpy(rng.random(self.batch_size)[rows] < info["dropped"])
-        x = x.clone()  # a view of the tokens
-        x[dropped, : self.windows.given] = info["absent"]
-        return x
 
 
 # -----------------------------------------------------------------------------
@@ -195,14 +184,11 @@ class Loader:
     def batches(self, step: int) -> Iterator[Batch]:
         for part in range(self.source.parts):
             with torch.profiler.record_function("data and labels"):
-                batch = self._next(step, part).moved(lambda t: t.to(self.device, non_blocking=True))
+                now = self.ahead.pop((step, part), None) or self.thread.submit(self._load, step, part)
+                after = (step, part + 1) if part + 1 < self.source.parts else (step + 1, 0)
+                self.ahead = {after: self.thread.submit(self._load, *after)}
+                batch = now.result().moved(lambda t: t.to(self.device, non_blocking=True))
             yield batch
-
-    def _next(self, step: int, part: int) -> Batch:
-        now = self.ahead.pop((step, part), None) or self.thread.submit(self._load, step, part)
-        after = (step, part + 1) if part + 1 < self.source.parts else (step + 1, 0)
-        self.ahead = {after: self.thread.submit(self._load, *after)}
-        return now.result()
 
     def _load(self, step: int, part: int) -> Batch:
         batch = self.source.batch(step, part)

@@ -34,10 +34,8 @@ def count_positions(c: TrainConfig) -> int:
     """m, the augmented positions of a window. UserError for what cannot be."""
     m = round(c.positions * c.block_size) if c.positions <= 1 else int(c.positions)
     if not 1 <= m <= c.block_size <= 65536:  # places are kept in 16 bits
-        raise UserError(
-            f"positions = {c.positions} means {m} of block_size = {c.block_size}: "
-            "must lie between 1 and that, at most 65536"
-        )
+        limits = f"must lie between 1 and block_size = {c.block_size}, at most 65536"
+        raise UserError(f"positions = {c.positions} means {m} of a window: {limits}")
     return m
 
 
@@ -145,12 +143,7 @@ class LabelStore:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        made_of: dict[str, Any],
-        vocab_size: int,
-        soft: bool = True,
-        keep_true: bool = True,
+        self, folder: Path, made_of: dict, vocab_size: int, soft: bool = True, keep_true: bool = True
     ):
         self.folder, self.soft, self.keep_true = folder, soft, keep_true
         self.made_of = manifest.read_manifest(folder)
@@ -161,12 +154,9 @@ class LabelStore:
         path = manifest.check_file(folder, FILE, self.made_of)
         self.records = np.memmap(path, record_dtype(vocab_size, made_of["m"], made_of["k"]), "r")
 
-    def proposals(self, indices: np.ndarray) -> Proposals:
+    def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets:
+        """Targets of the windows `indices` (B,) with inputs x and next tokens y (B, T)."""
         r = self.records[indices]
         ids = r["ids"].astype(np.int64)
         ids[r["ids"] == np.iinfo(r["ids"].dtype).max] = -1
-        return Proposals(r["positions"], ids, r["values"])
-
-    def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets:
-        """Targets of the windows `indices` (B,) with inputs x and next tokens y (B, T)."""
-        return make_targets(y, self.proposals(indices), self.soft, self.keep_true)
+        return make_targets(y, Proposals(r["positions"], ids, r["values"]), self.soft, self.keep_true)

@@ -6,7 +6,6 @@ which says what they were made of and the SHA-256 of each.
 """
 
 import importlib
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,12 +94,9 @@ def found_path(ckpt: Any) -> Path:
     """The prepared folder of a run, which `kept_path` wrote down. FileNotFoundError if it is gone."""
     folder, c = ROOT / ckpt.config.data, ckpt.config
     if not folder.is_dir():
-        tokenizer = f"{ckpt.path}/tokenizer.json" if "-" in c.tokenizer else c.tokenizer
-        flags = [f"--tokenizer={tokenizer}"] + [f"--source={c.source}"] * bool(c.source)
-        program = corpora().get(c.dataset, CODE / "prepare.py").relative_to(CODE)
-        command = shlex.join(["python", str(program), *flags, f"--out={folder}"])
         raise FileNotFoundError(
-            f"the token files of {ckpt.path} are not in {folder}: give --data=FOLDER, or make them: {command}"
+            f"the token files of {ckpt.path} are not in {folder}: prepare {c.dataset} there again, "
+            f"with the tokenizer {c.tokenizer}, or give --data=FOLDER"
         )
     return folder
 

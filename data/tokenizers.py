@@ -30,15 +30,15 @@ class Tokenizer:
     # in long stretches, and data/prepare counts the lines that do not come back.
     by_line = True
 
-    def __init__(self, model: tokenizers.Tokenizer) -> None:
-        self.model = model
+    def __init__(self, model: tokenizers.Tokenizer, file: str = "") -> None:
+        self.model, self.file = model, file or model.to_str()  # as it is saved
         self.vocab_size = model.get_vocab_size()
 
     @cached_property
     def fingerprint(self) -> str:
         """Equal if and only if the tokenizers are: SHA-256 of the sorted vocabulary and, of a BPE, the merges
         in order. They decide every encoding."""
-        model = json.loads(self.model.to_str())["model"]
+        model = json.loads(self.file)["model"]
         return vocabulary_digest(model["vocab"], *([model["merges"]] if "merges" in model else []))
 
     @property
@@ -51,8 +51,9 @@ class Tokenizer:
         return self.encode_each([text]).tolist()
 
     def encode_each(self, texts: list[str]) -> np.ndarray:
-        """Ids of each text by itself, one after the other, on all cores."""
-        encodings = self.model.encode_batch_fast(texts, add_special_tokens=False)
+        """Ids of each text by itself, one after the other, on all cores. UserError if there are none."""
+        with reading(f"text for the tokenizer {self.name}"):  # tokenizers raises bare Exception
+            encodings = self.model.encode_batch_fast(texts, add_special_tokens=False)
         return np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int64)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -62,7 +63,7 @@ class Tokenizer:
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json into `folder`, all or nothing."""
         with replacing(Path(folder) / "tokenizer.json") as file:
-            file.write(self.model.to_str().encode())
+            file.write(self.file.encode())
 
 
 def vocabulary_digest(vocab: dict[str, int], *merges: Any) -> str:
@@ -139,9 +140,6 @@ class ByteTokenizer(Tokenizer):
     def encode_each(self, texts: list[str]) -> np.ndarray:
         return np.frombuffer("".join(texts).encode(), np.uint8).astype(np.int64)
 
-    def decode(self, ids: Iterable[int]) -> str:
-        return bytes(list(ids)).decode(errors="replace")
-
 
 def byte_level(vocab: dict[str, int]) -> tokenizers.Tokenizer:
     """A byte-level BPE that has no merges yet."""
@@ -174,6 +172,11 @@ class WordTokenizer(Tokenizer):
     name = "words"
     _word = re.compile(r"\n|[^ \n]+")
 
+    def __init__(self, model: tokenizers.Tokenizer) -> None:
+        super().__init__(model)
+        self._ids = model.get_vocab()
+        self.words = sorted(self._ids, key=self._ids.__getitem__)  # word of each id (V,)
+
     @classmethod
     def of(cls, words: list[str]) -> "WordTokenizer":
         """The tokenizer that numbers `words`, all different and without spaces, 0, 1, ..."""
@@ -183,15 +186,6 @@ class WordTokenizer(Tokenizer):
             tokenizers.Regex(cls._word.pattern), "removed", invert=True
         )
         return cls(model)
-
-    @cached_property
-    def words(self) -> list[str]:
-        """Word of each id (V,)."""
-        return sorted(self._ids, key=self._ids.__getitem__)
-
-    @cached_property
-    def _ids(self) -> dict[str, int]:
-        return self.model.get_vocab()
 
     def encode_each(self, texts: list[str]) -> np.ndarray:
         try:
@@ -215,8 +209,9 @@ class FileTokenizer(Tokenizer):
     by_line = False  # many have tokens with several line ends, or put a space before whatever they are given
 
     def __init__(self, content: dict[str, Any]) -> None:
-        self.content = content
-        super().__init__(tokenizers.Tokenizer.from_str(json.dumps(content)))
+        # saved as it was read: other versions of the library write it otherwise
+        self.content, file = content, json.dumps(content)
+        super().__init__(tokenizers.Tokenizer.from_str(file), file)
         self.model.encode_special_tokens = True  # as the characters they are made of
         self.name = f"{type(self.model.model).__name__.lower()}{self.vocab_size}-{self.fingerprint[:8]}"
 
@@ -224,17 +219,6 @@ class FileTokenizer(Tokenizer):
     def fingerprint(self) -> str:
         """SHA-256 of all that the file says."""
         return hashlib.sha256(json.dumps(self.content, sort_keys=True).encode()).hexdigest()
-
-    def encode_each(self, texts: list[str]) -> np.ndarray:
-        """Ids of each text by itself, one after the other. UserError if the tokenizer has none for it."""
-        with reading(f"text for the tokenizer {self.name}"):  # tokenizers raises bare Exception
-            return super().encode_each(texts)
-
-    def save(self, folder: str | Path) -> None:
-        """Write tokenizer.json into `folder`, all or nothing: as it was read, for other versions of the
-        library write it otherwise."""
-        with replacing(Path(folder) / "tokenizer.json") as file:
-            file.write(json.dumps(self.content).encode())
 
 
 def read_tokenizer(path: Path) -> Tokenizer:

@@ -4,7 +4,6 @@ The file is a 32-byte little-endian header (magic, version, bytes per id, count,
 manifest.json (common/manifest.py) holds the SHA-256 of each file, which is compared whenever one is opened.
 """
 
-import re
 import shlex
 import struct
 from collections.abc import Iterable
@@ -15,10 +14,9 @@ import numpy as np
 
 from common.config import Positive, checked
 from common.errors import UserError, reading
-from common.files import read_json, replacing
+from common.files import replacing
 from common.manifest import NAME as MANIFEST
 from common.manifest import check_file, read_manifest
-from common.places import CODE, corpora
 
 SPLITS = ("train", "validation", "test")
 SplitName = Literal["train", "validation", "test"]
@@ -26,11 +24,8 @@ MAGIC, VERSION = b"NHTOKENS", 1
 HEADER = struct.Struct("<8sIIQ8x")  # magic, version, bytes per id, number of ids
 
 # what every prepared folder's manifest has, and of which type it is
-MADE = {
-    **dict.fromkeys(("source", "tokenizer", "fingerprint"), str),
-    "vocab_size": Positive,
-    "splits": dict[SplitName, dict[str, Any]],
-}
+MADE = dict[str, Any](source=str, tokenizer=str, fingerprint=str, vocab_size=Positive)
+MADE["splits"] = dict[SplitName, dict[str, Any]]
 
 
 class TokenFile(NamedTuple):
@@ -41,7 +36,7 @@ class TokenFile(NamedTuple):
     @property
     def words(self) -> int | None:
         """Words and line ends, what perplexity a word is counted by; None for a corpus that has none."""
-        return self.info["words"] + self.info["lines"] if {"words", "lines"} <= self.info.keys() else None
+        return self.info["words"] + self.info["lines"] if "words" in self.info else None
 
     @property
     def given(self) -> int:
@@ -96,23 +91,13 @@ def read_made(folder: str | Path) -> dict[str, Any]:
     """What a prepared folder was made of: its manifest. UserError if it has none, or a damaged one."""
     folder = Path(folder)
     if not (folder / MANIFEST).is_file():
-        again = f"make it anew: {earlier(folder)}" if (folder / "meta.json").is_file() else ""
-        raise UserError(f"{folder} has no {MANIFEST}: {again or 'it is no prepared folder'}")
+        raise UserError(
+            f"{folder} has no {MANIFEST}: it is no prepared folder"
+            " (one of an earlier version is made anew with --force)"
+        )
     made = read_manifest(folder)
     with reading(folder / MANIFEST):
         return checked(made, MADE, MADE, more=True)
-
-
-def earlier(folder: Path) -> str:
-    """The command that makes a folder anew of which an earlier version wrote meta.json."""
-    meta = read_json(folder / "meta.json", {"tokenizer": str, "source": str})
-    tokenizer, corpus = meta["tokenizer"], folder.absolute().parent.name
-    program = corpora().get(corpus, CODE / "data" / corpus / "prepare.py").relative_to(CODE)
-    record = r"(?:Salesforce/wikitext)?(.*?)(?: language=.*)?(?:, (\d+) lines of train)?"
-    source, lines = re.fullmatch(record, meta["source"], re.DOTALL).groups()  # type: ignore[union-attr]
-    flags = [f"--tokenizer={folder / 'tokenizer.json' if '-' in tokenizer else tokenizer}"]
-    flags += [f"--source={source}"] * bool(source) + [f"--lines={lines}"] * bool(lines)
-    return shlex.join(["python", str(program), *flags, f"--out={folder}", "--force"])
 
 
 def check_prepared(folder: Path, name: str, made: dict[str, Any]) -> Path:

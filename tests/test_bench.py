@@ -44,12 +44,12 @@ def test_heads(bench):
 
 @pytest.mark.slow
 def test_training_and_sampling(bench, token_folder):
-    trained = bench("training", "--data", token_folder, *f"{TINY} --windows=16 --rows".split())["results"]
+    trained = bench("training", "--data", token_folder, *f"{TINY} --rows".split())["results"]
     assert all(r.keys() >= {"seconds", "tokens_per_s", "losses", "peak_mb"} for r in trained)
-    sampled = bench("sampling", *f"{TINY} --batches 2 --tokens=5 --dtypes=float32".split())["results"]
+    sampled = bench("sampling", *f"{TINY} --batches 2 --tokens=5".split())["results"]
     assert all(r.keys() >= {"seconds", "tokens_per_s", "batch"} for r in sampled)
-    programs = ["baseline", "ours, float32", "transformers, float32"]
-    assert [r["program"] for r in trained + sampled] == programs
+    programs = [f"{name}, {dtype}" for name in ("ours", "transformers") for dtype in timing.dtypes()]
+    assert [r["program"] for r in trained + sampled] == ["baseline", *programs]
 
 
 def test_no_place_of_this_machine_is_written():
@@ -59,7 +59,7 @@ def test_no_place_of_this_machine_is_written():
 
 
 def test_random_tokens_need_no_corpus(tmp_path):
-    folder = training.random_part(3, 8, tmp_path)
+    folder = training.make_part(Path("random"), 3, 8, tmp_path)
     tokens = open_tokens(folder / "train.bin")
     assert len(tokens.ids) == 3 * 8 + 1
     assert tokens.info["vocab_size"] == load_tokenizer(folder).vocab_size == 50257

@@ -197,9 +197,8 @@ class Corpus(ABC):
         folder = self.folder_name(tokenizer_name(c.tokenizer), c.source)
         out = Path(options.pop("out") or DATA / self.name / folder)
         for split, info in read_made(self.prepare(out, **options))["splits"].items():
-            complete = {True: "complete", False: "partial", None: ""}[
-                info["complete"]
-            ]  # None: none is official
+            # None: none is official
+            complete = {True: "complete", False: "partial", None: ""}[info["complete"]]
             sizes = " ".join(f"{info[u]:>12,} {u}" for u in ("tokens", "words", "bytes") if u in info)
             print(f"{split:<10} {sizes}  {complete}".rstrip())
         print(f"prepared {out}", file=sys.stderr)
@@ -251,7 +250,7 @@ def prepare_splits(out: Path, tokenizer: str, contents: Contents, about: Mapping
         write_manifest(new, {**about, **record}, [path.name for path in new.iterdir()])
 
         # In place of what was there, and of the labels that belong to it
-        old = [MANIFEST, "meta.json", "tokenizer.json"]  # meta.json: of an earlier version
+        old = [MANIFEST, "tokenizer.json"]
         with contextlib.suppress(OSError, ValueError):
             old += [Path(name).name for name in read_manifest(out)["files"]]
         for name in old:
@@ -311,7 +310,7 @@ def tokenise(path: Path, split: Split, tokenizer: Tokenizer, official: Mapping[s
                 raw = text.encode()
                 sha256.update(raw)
                 counts = {"words": len(text.split()), "lines": raw.count(b"\n"), "bytes": len(raw)}
-                info.update({key: info[key] + count for key, count in counts.items()})
+                info.update((key, info[key] + count) for key, count in counts.items())
                 if len(pending) > 2 * cores:  # memory stays bounded, and no core waits for this loop
                     yield pending.popleft().result()
             yield from (pending.popleft().result() for _ in range(len(pending)))
@@ -322,12 +321,12 @@ def tokenise(path: Path, split: Split, tokenizer: Tokenizer, official: Mapping[s
     info["complete"] = not other if official else None
     if other:
         print(f"{path.stem} is partial: {', '.join(other)}", file=sys.stderr)
-    if changed := info["changed_lines"]:
+    changed, lines = info["changed_lines"], info["lines"]
+    if changed:
         print(
-            f"{path.stem}: {changed:,} of {info['lines']:,} lines do not come back from their tokens",
-            file=sys.stderr,
+            f"{path.stem}: {changed:,} of {lines:,} lines do not come back from their tokens", file=sys.stderr
         )
-    if changed > CHANGED * info["lines"]:
+    if changed > CHANGED * lines:
         print(f"{path.stem}: so there is no perplexity a word, and no bits a byte", file=sys.stderr)
         del info["words"], info["bytes"]
     info |= {"length": split.length, "given": split.given} if split.length else {}

@@ -1,7 +1,6 @@
 """Documents: files of text, rows of .jsonl, .csv and .parquet files, rows of data sets on the hub."""
 
 import csv
-import gzip
 import io
 import json
 import re
@@ -19,7 +18,7 @@ from data.tokens import SPLITS
 
 TEXTS = (".txt", ".md")
 ROWS = (".jsonl", ".csv", ".parquet")
-ENDINGS = tuple(f"{kind}{gz}" for kind in (*TEXTS, *ROWS) for gz in ("", ".gz"))
+ENDINGS = (*TEXTS, *ROWS, *(f"{kind}.gz" for kind in (*TEXTS, ".jsonl", ".csv")))
 AT_ONCE = 1000  # rows of .parquet files and of the hub
 SPLIT_OF = {"train": "train", "test": "test"}
 SPLIT_OF |= dict.fromkeys(("val", "valid", "validation", "dev"), "validation")
@@ -39,15 +38,20 @@ Documents = Callable[[], Iterator[Document]]  # starts a fresh pass
 
 
 def text_files(source: Path) -> dict[Path, str]:
-    """The files with text of a folder, or the file `source`, and the split that each names; all are "train"
-    where none is held out. In the order of their paths, which is the same compressed or not."""
+    """The files with text of a folder, or the file `source`, and the split that a folder of its path is
+    called, or that its name begins or ends with; all are "train" where none is held out. In the order of
+    their paths, which is the same compressed or not."""
     alone, split_of = source.is_file(), {}
     for path in sorted([source] if alone else source.rglob("*"), key=lambda p: str(p).removesuffix(".gz")):
         name = path.relative_to(source.parent if alone else source).as_posix().removesuffix(".gz")
         hidden = any(part.startswith(".") for part in name.split("/")) or path.name == "README.md"
         if path.is_file() and path.name.endswith(ENDINGS) and not hidden and path.stat().st_size:
-            split_of[path] = "" if alone else named_split(name)
-    held_out = {"validation", "test"} & {*split_of.values()}
+            # a folder, or a word of test-00000-of-00001-a09b74b3.parquet and wiki.valid.txt; "" of none
+            *folders, file = name.lower().split("/")
+            words = re.split(r"[-_. ]", file.rpartition(".")[0])
+            named = [SPLIT_OF[word] for word in (*folders, words[0], words[-1]) if word in SPLIT_OF]
+            split_of[path] = (named or [""])[0]
+    held_out = not alone and {"validation", "test"} & {*split_of.values()}
     return split_of if held_out else dict.fromkeys(split_of, "train")
 
 
@@ -62,14 +66,6 @@ def local_documents(source: Path, column: str, separator: str) -> dict[str, Docu
     if left := [path for path, own in split_of.items() if not own]:
         print(f"not read: {len(left)} files of no split, {left[0]} for instance", file=sys.stderr)
     return {k: partial(file_documents, some, column, separator) for k, some in chosen.items() if some}
-
-
-def named_split(name: str) -> str:
-    """The split that a folder of the path `name` is called, or that the file's name begins or ends with, as
-    in test-00000-of-00001-a09b74b3.parquet and wiki.valid.txt; "" of none."""
-    *folders, file = name.lower().split("/")
-    words = re.split(r"[-_. ]", file.rpartition(".")[0])
-    return next((SPLIT_OF[word] for word in (*folders, words[0], words[-1]) if word in SPLIT_OF), "")
 
 
 def file_documents(files: list[Path], column: str, separator: str) -> Iterator[Document]:
@@ -99,8 +95,7 @@ def jsonl_values(path: Path, column: str) -> Iterator[Any]:
                 try:
                     row = json.loads(line)
                     value = row.get(column)
-                    if isinstance(value, str):
-                        value.encode()  # half of a surrogate pair is no text
+                    f"{value}".encode()  # half of a surrogate pair is no text
                 except (ValueError, AttributeError, RecursionError) as error:
                     raise UserError(f"line {number} is no row: {error}") from None
                 seen |= dict.fromkeys(row)
@@ -127,8 +122,7 @@ def parquet_values(path: Path, column: str) -> Iterator[Any]:
     """The `column` of each row."""
     from pyarrow.parquet import ParquetFile  # half a second to import
 
-    with reading(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as raw:
-        file = ParquetFile(raw)
+    with reading(path), ParquetFile(path) as file:
         check_column(column, file.schema_arrow.names)
         for batch in file.iter_batches(AT_ONCE, columns=[column]):
             yield from batch.column(0).to_pylist()

@@ -33,7 +33,7 @@ from common.config import Text, cli, read
 from common.errors import UserError
 from common.files import real_path
 from data.prepare.corpus import Contents, Corpus, PrepareConfig, Split
-from data.prepare.documents import ROWS, TEXTS, Documents, hub_documents, local_documents, text_files
+from data.prepare.documents import ENDINGS, Documents, hub_documents, local_documents, text_files
 from data.prepare.splits import three_splits
 from data.tokens import SPLITS
 
@@ -56,9 +56,8 @@ class OwnTextConfig(PrepareConfig):
 class TextCorpus(Corpus):
     def folder_name(self, tokenizer: str, source: str) -> str:
         """bpe4096-novels for a source /home/me/novels."""
-        name = real_path(source).name if source else ""
-        kinds = "|".join(map(re.escape, (*TEXTS, *ROWS)))
-        name = re.sub(rf"({kinds})(\.gz)?$", "", name).replace(":", "-")
+        name = real_path(source).name.replace(":", "-") if source else ""
+        name = name.removesuffix(next(filter(name.endswith, ENDINGS), ""))
         return f"{tokenizer}-{name}" if name else tokenizer
 
     def files(self, c: OwnTextConfig) -> list[Path]:

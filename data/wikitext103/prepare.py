@@ -16,7 +16,7 @@ if __name__ == "__main__":
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from common.config import Natural, cli, read
@@ -63,18 +63,26 @@ class WikitextCorpus(Corpus):
         return [file for files in split_files(folder).values() for file in files] if c.source else []
 
     def contents(self, c: WikitextConfig) -> Contents:
-        splits = local_splits(real_path(c.source)) if c.source else hub_splits()
+        folder, splits = real_path(c.source), dict[str, Split]()
+        if c.source:
+            for split, files in split_files(folder).items():
+                if files[0].suffix == ".tokens":
+                    splits[split] = Split(partial(file_lines, files[0]), files[0].stat().st_size)
+                else:
+                    shards = [partial(parquet_values, file, "text") for file in files]
+                    splits[split] = Split(partial(original_lines, shards, files[0]))
+            if not splits:
+                names = "wiki.{train,valid,test}.tokens nor {train,validation,test}-*.parquet"
+                raise FileNotFoundError(f"source {folder} has neither {names}")
+        else:
+            with reading(f"{HUB} {CONFIG} of the hub"):
+                hub = load(HUB, CONFIG)  # downloaded once into its cache
+            for split in filter(hub.__contains__, NAMES):
+                shards = [partial(hub_values, hub[split], "text")]
+                splits[split] = Split(partial(original_lines, shards, HUB))
         if c.lines:
             splits["train"] = Split(partial(beginning, splits.get("train", Split(list)), c.lines))
-        return Contents(str(real_path(c.source)) if c.source else HUB, splits, official=OFFICIAL)
-
-
-def hub_splits() -> dict[str, Split]:
-    """The splits on the Hugging Face hub, downloaded once into its cache."""
-    with reading(f"{HUB} {CONFIG} of the hub"):
-        hub = load(HUB, CONFIG)
-    rows = lambda split: lambda: hub_values(hub[split], "text")
-    return {split: Split(partial(original_lines, [rows(split)], HUB)) for split in NAMES if split in hub}
+        return Contents(str(folder) if c.source else HUB, splits, official=OFFICIAL)
 
 
 def split_files(folder: Path) -> dict[str, list[Path]]:
@@ -92,29 +100,11 @@ def split_files(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-def local_splits(folder: Path) -> dict[str, Split]:
-    """The splits that `folder` has."""
-    splits = {}
-    for split, files in split_files(folder).items():
-        if files[0].suffix == ".tokens":
-            splits[split] = Split(partial(file_lines, files[0]), files[0].stat().st_size)
-        else:
-            rows = [partial(parquet_values, file, "text") for file in files]
-            splits[split] = Split(partial(original_lines, rows, files[0]))
-    if not splits:
-        raise FileNotFoundError(
-            f"source {folder} has neither wiki.{{train,valid,test}}.tokens nor "
-            "{train,validation,test}-*.parquet"
-        )
-    return splits
-
-
-def original_lines(parts: Iterable[Callable[[], Iterable[str]]], where: str | Path) -> Iterator[str]:
+def original_lines(shards: Iterable[Callable[[], Iterable[str]]], where: str | Path) -> Iterator[str]:
     """The lines of the original file from the hub's rows, which have "" for each blank line " \n"."""
     with reading(where):
-        for rows in parts:
-            for row in rows():
-                yield (row or " ").removesuffix("\n") + "\n"
+        for row in chain.from_iterable(rows() for rows in shards):
+            yield (row or " ").removesuffix("\n") + "\n"
 
 
 def beginning(split: Split, count: int) -> Iterator[str]:
