@@ -1,7 +1,7 @@
 """The chunked head against materialised logits: seconds and peak memory of forward and backward.
 
     python bench/heads.py [--heads softmax sigmoid] [--dtypes bfloat16] [--rows 2048] [--dim 384]
-                          [--vocab 50257 ...] [--rounds 5] [--out bench/heads.json]
+                          [--vocab 50257 ...] [--rounds 5] [--device cpu] [--out bench/heads.json]
 
 plain         F.cross_entropy of logits, what everybody does: the base of all ratios
 materialised  the head's own loss, of all logits at once
@@ -12,6 +12,7 @@ products      the three bare products alone, of the logits and of both gradients
 Time: the ways of a head take turns in one process, so that a slow minute of the machine hits all of them. The
 median counts. cpu_seconds is the least CPU time of a step, of all its threads: other programs change it less.
 Memory: each has a process, which reports its peak above inputs, parameters and gradients.
+On a GPU the head's loss is compiled, as in train.py, and memory is what torch's allocator gave out.
 """
 
 import argparse
@@ -39,28 +40,29 @@ if not hasattr(nn, "LinearCrossEntropyOptions"):
 LABELS = 51
 
 
-def make_step(head: str, dtype: str, rows: int, dim: int, vocab: int) -> Callable[[str], None]:
+def make_step(head: str, dtype: str, rows: int, dim: int, vocab: int, device: str) -> Callable[[str], None]:
     """A head with its inputs, parameters and gradients: what is returned does a forward and a backward by
     one of the WAYS."""
     torch.manual_seed(0)
     weight = nn.Parameter(0.02 * torch.randn(-(-vocab // 64) * 64, dim))
-    oh = make_head(head, vocab, weight)
-    hidden = torch.randn(rows, dim, requires_grad=True)
-    ids = torch.randint(vocab, (rows, LABELS if oh.head.multi_label else 1))
-    targets = Targets(ids, torch.ones(ids.shape))
+    oh = make_head(head, vocab, weight).to(device)
+    if device.startswith("cuda"):
+        torch.compiler.reset()  # which keeps 8 compilations of the function that all heads share
+        oh.compile()
+    hidden = torch.randn(rows, dim, device=device, requires_grad=True)
+    ids = torch.randint(vocab, (rows, LABELS if oh.head.multi_label else 1), device=device)
+    targets = Targets(ids, torch.ones(ids.shape, device=device))
     for p in (hidden, *oh.parameters()):
         p.grad = torch.ones_like(p)  # written: its pages count as taken before the run
 
     def step(way: str) -> None:
         weights = oh.projection.draw()
-        with autocast("cpu", dtype):
+        with autocast(device, dtype):
             if way == "products":
                 with torch.no_grad():
                     z = hidden @ weights.weight[:vocab].t()
-                    (
-                        z @ weights.weight[:vocab],
-                        z.t() @ hidden,
-                    )  # z as its gradient, of the same shape and dtype
+                    # z as its gradient, of the same shape and dtype
+                    _ = z @ weights.weight[:vocab], z.t() @ hidden
                 return
             if way == "plain":
                 logits = F.linear(hidden, weights.weight)[:, :vocab].float()
@@ -77,30 +79,34 @@ def make_step(head: str, dtype: str, rows: int, dim: int, vocab: int) -> Callabl
     return step
 
 
-def step_mb(way: str, head: str, dtype: str, rows: int, dim: int, vocab: int) -> float:
+def step_mb(way: str, head: str, dtype: str, rows: int, dim: int, vocab: int, device: str) -> float:
     """Memory that one step takes in this process at its peak, in MB, beyond what was in use before it."""
     # libraries allocate their own once; what a step of the real size frees might stay with the allocator
-    make_step(head, dtype, 8, 8, 64)(way)
-    step = make_step(head, dtype, rows, dim, vocab)
-    before = memory_mb("cpu", peak=False)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again here
+    make_step(head, dtype, 8, 8, 64, device)(way)
+    step = make_step(head, dtype, rows, dim, vocab, device)
+    if device.startswith("cuda"):
+        step(way)  # compiles for this size
+        torch.cuda.reset_peak_memory_stats(device)
+    before = memory_mb(device, peak=False)
+    if device == "cpu":
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again here
     step(way)
-    return memory_mb("cpu") - before
+    return memory_mb(device) - before
 
 
 def compare(head: str, dtype: str, ways: list[str], args: argparse.Namespace, vocab: int) -> list[dict]:
     """Median seconds and peak memory of each way; the first step of each warms up."""
-    step = make_step(head, dtype, args.rows, args.dim, vocab)
+    step = make_step(head, dtype, args.rows, args.dim, vocab, args.device)
     cpu: dict[str, list[float]] = {way: [] for way in ways}
 
     def clock(way: str) -> float:
         start = time.process_time()
-        seconds = timed(partial(step, way), "cpu")
+        seconds = timed(partial(step, way), args.device)
         cpu[way].append(time.process_time() - start)
         return seconds
 
     seconds = turns({way: partial(clock, way) for way in ways}, args.rounds)
-    size = f"--rows={args.rows} --dim={args.dim} --vocab={vocab}".split()
+    size = f"--rows={args.rows} --dim={args.dim} --vocab={vocab} --device={args.device}".split()
     results = []
     for way in ways:
         r = {"dtype": dtype, "vocab": vocab, "head": head, "way": way, "seconds": seconds[way]}
@@ -112,6 +118,7 @@ def compare(head: str, dtype: str, ways: list[str], args: argparse.Namespace, vo
 
 def main() -> None:
     p = arguments(__doc__, rounds=5)
+    p.add_argument("--device", default="cpu")
     p.add_argument("--rows", type=int, default=2048)
     p.add_argument("--dim", type=int, default=384)
     p.add_argument("--vocab", type=int, nargs="+", default=[50257], help="each of them in turn")
@@ -122,9 +129,9 @@ def main() -> None:
     p.add_argument("--peak", nargs=3, metavar=("WAY", "HEAD", "DTYPE"), help=argparse.SUPPRESS)
     args = p.parse_args()
     if args.peak:
-        return print(step_mb(*args.peak, args.rows, args.dim, args.vocab[0]))
+        return print(step_mb(*args.peak, args.rows, args.dim, args.vocab[0], args.device))
     results: list[dict] = []
-    for dtype, vocab in product(args.dtypes or dtypes(), args.vocab):
+    for dtype, vocab in product(args.dtypes or dtypes(args.device), args.vocab):
         base = None  # plain softmax: the first of a dtype and size
         for head in args.heads:
             ways = [w for w in args.ways if head == "softmax" or w in ("materialised", "chunked")]
@@ -134,7 +141,7 @@ def main() -> None:
                 ratio, memory = r["seconds"] / base["seconds"], r["peak_mb"] / max(base["peak_mb"], 1)
                 row = f"{dtype:9} {vocab:7,} {head:16} {r['way']:13} {r['seconds']:6.3f} s ({ratio:.2f}x of"
                 print(f"{row} plain softmax), {r['peak_mb']:6.0f} MB ({memory:.0%})", flush=True)
-    write(args, ["rounds", "rows", "dim", "vocab"], results, labels=LABELS)
+    write(args, ["rounds", "rows", "dim", "vocab"], results, args.device, labels=LABELS)
 
 
 if __name__ == "__main__":
