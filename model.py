@@ -154,7 +154,8 @@ class Attention(nn.Module):
 
         kv     keys and values of the `start` tokens before them, (2, B, nh, size, hs), where k and v go too
         start  an int; or a Tensor (1,) for one new token in a CUDA graph
-        mask   which tokens each one sees: bool, up to (B, 1, T, start + T); None: itself and those before it
+        mask   which tokens each one sees: bool, up to (B, 1, T, start + T); None: itself and those before it,
+               or, unless `causal`, all
         """
         B, _, T, _ = q.shape
         causal = self.causal and T > 1 and mask is None

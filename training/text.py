@@ -77,9 +77,7 @@ class Evaluation(NamedTuple):
     """What an evaluation finds. The best checkpoint has the least `criterion`, compared score by score.
     A score that is nan ends the training."""
 
-    criterion: dict[
-        str, float
-    ]  # name -> score, "nll" among them, on the windows that every evaluation scores
+    criterion: dict[str, float]  # scores by name, "nll" among them, on the windows of every evaluation
     values: dict[str, float]  # the same scores on all that this evaluation scored
     logged: dict[str, Any]  # in log.jsonl; on the terminal those whose names begin with "val_"
 
@@ -187,14 +185,13 @@ class TextTask(TrainingTask):
 
     def source(self, model: LanguageModel, procs: Processes) -> BatchSource:
         c, head, bias = self.config, model.head.head, model.head.projection.bias
-        if c.unigram_bias and bias is None:
-            raise UserError(f"unigram_bias: the head {c.head!r} has no bias")
-        if c.unigram_bias or isinstance(head, SampledSoftmax):  # a pass over the text, in eight bytes a token
-            counts = torch.from_numpy(np.bincount(self.train.ids, minlength=self.info["vocab_size"]) + 1)
-            if isinstance(head, SampledSoftmax):
-                head.use_frequencies(counts)
-            if c.unigram_bias and bias is not None:
-                bias.data.copy_((counts.double() / counts.sum()).log())
+        if isinstance(head, SampledSoftmax):
+            head.use_frequencies(self.token_counts())
+        if c.unigram_bias:
+            if bias is None:
+                raise UserError(f"unigram_bias: the head {c.head!r} has no bias")
+            counts = self.token_counts()
+            bias.data.copy_((counts.double() / counts.sum()).log())
         if c.partition_bias and c.init_from and not c.resume:
             from training.start import lower_bias
 
@@ -209,6 +206,11 @@ class TextTask(TrainingTask):
             self.info |= of_teacher
         share = (c.micro_batch, procs.rank, procs.world)
         return TextSource(self.windows, labels, c.batch_size, c.seed, *share)
+
+    def token_counts(self) -> torch.Tensor:
+        """How often each token is in the train split, plus 1: (V,). numpy takes eight bytes a token of the
+        text for it."""
+        return torch.from_numpy(np.bincount(self.train.ids, minlength=self.info["vocab_size"]) + 1)
 
     # -- evaluation --------------------------------------------------------
 
