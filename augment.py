@@ -78,7 +78,9 @@ def propose(teacher: Teacher, indices: np.ndarray, x: Tensor, y: Tensor, c: Trai
         chosen = hidden.gather(1, at[:, :, None].expand(-1, -1, hidden.shape[2])).flatten(0, 1)
         lp, ids = torch.empty(len(chosen), k, device=at.device), at.new_empty(len(chosen), k)
         for rows, log_p in teacher.model.head.log_prob_blocks(chosen, teacher.draws):
-            lp[rows], ids[rows] = log_p.topk(k) if u is None else draw(log_p, truth[rows], u[rows], k)
+            lp[rows], ids[rows] = (
+                log_p.topk(k) if u is None else draw_candidates(log_p, truth[rows], u[rows], k)
+            )
     lp, ids = (t.view(*positions.shape, k) for t in (lp, ids))
     if c.ppl_threshold:
         # A candidate leaves its left context as it is: the prefix's NLL is known, the candidate adds -log p.
@@ -89,22 +91,22 @@ def propose(teacher: Teacher, indices: np.ndarray, x: Tensor, y: Tensor, c: Trai
         before = F.pad(nll.cumsum(1)[:, :-1], (1, 0))  # (B, T): sum over the targets before position i
         ppl = ((before.gather(1, at)[:, :, None] - lp) / (at[:, :, None] + 1)).exp()
         ids = ids.masked_fill(ppl > c.ppl_threshold, -1)
-    ids = ids.masked_fill(lp.isneginf(), -1)  # of a teacher with exact zeros, and not drawn: no proposals
+    ids = ids.masked_fill(lp.isneginf(), -1)  # not drawn, or ruled out by a teacher with exact zeros
     return Proposals(positions, ids.cpu().numpy(), lp.exp().half().cpu().numpy())
 
 
-def draw(log_p: Tensor, truth: Tensor, u: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def draw_candidates(log_p: Tensor, truth: Tensor, u: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Draws from each row of a distribution: log of their weights (N, k), and ids (N, k). What is drawn twice
     comes once; where there are fewer than k, the rest is -inf.
 
     log_p (N, V), the true tokens (N,), u (N, draws) uniform in [0, 1).
 
-    They are drawn with replacement from p without the true token t, whose label is known: of c_j draws of j
-    among n the weight is y_j = (1 - p_t) c_j / n, whose mean is p_j. So the labels, with y_t = 1, have the
-    mean of those of all V tokens at once: without bias, where the likeliest tokens lose the mass of the tail.
-    The weights add up to 1 - p_t in any draw. So softmax's target y / sum y = y / (2 - p_t) has the right
-    mean, too, and so have the gradients of both losses, which are linear in it; if t could be drawn, that sum
-    would be random. float16 rounds a weight by up to 1 in 4,096, as it does a probability.
+    The n draws are with replacement, from p without the true token t, whose label is known. A token j that
+    comes c_j times has the weight y_j = (1 - p_t) c_j / n, whose mean is p_j. So the labels, with y_t = 1,
+    are on average those of all V tokens at once: without bias, where the k likeliest tokens lose the mass of
+    the tail. The weights always add up to 1 - p_t; if t could be drawn, their sum would be random. So
+    softmax's target y / sum y = y / (2 - p_t) has the right mean, too, and so have the gradients of both
+    losses, which are linear in the target. float16 rounds a weight, as a probability, by up to 1 in 2,048.
     Source: Anshumann et al. 2025, arXiv 2503.16870, whose draws are of all tokens.
     """
     p = log_p.exp().scatter_(1, truth[:, None], 0)

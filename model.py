@@ -25,7 +25,7 @@ else:  # nanoheads.model, in somebody's program
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Size of a trunk.
+    """Size of a trunk. ValueError for sizes that cannot be.
 
     `vocab_size` is the true V; the embedding has `padded_vocab` rows, a multiple of 64, which is faster on a
     GPU.
@@ -47,8 +47,8 @@ class GPTConfig:
 
     @property
     def known_ids(self) -> int:
-        """Ids that can be read. A lab's start or mask token is one beside the vocabulary, without a
-        probability."""
+        """How many ids the trunk can read. A lab's trunk reads one beside the vocabulary, a start or a mask
+        token, to which no head gives a probability."""
         return self.vocab_size
 
     @property
@@ -69,10 +69,10 @@ class GPTConfig:
 class Trunk(nn.Module):
     """Tokens -> hidden states: what every trunk is."""
 
-    config: GPTConfig  # padded_vocab and n_embd are those of what the head reads
-    tied = False  # whether an output projection shares the embedding (LanguageModel says so)
-    # Whether it reads a text from left to right. A lab's may not (masked diffusion): what samples, scores or
-    # labels so refuses it
+    config: GPTConfig  # padded_vocab and n_embd are those of the hidden states that the head reads
+    tied = False  # whether the output projection shares the embedding; LanguageModel sets it
+    # Whether it reads a text from left to right. A lab's may not (masked diffusion): a program that samples
+    # or labels from left to right refuses it
     forwards = True
 
     def new_readout(self) -> nn.Parameter:
@@ -89,12 +89,12 @@ class Trunk(nn.Module):
 
     @property
     def context(self) -> int:
-        """Tokens that it reads at most from left to right, to predict the one after each."""
+        """The most tokens that it reads from left to right, to predict the one after each."""
         return self.config.block_size
 
     def new_cache(self, batch: int, dtype: torch.dtype, size: int) -> Any:
-        """What `forward(tokens, cache=...)` keeps of the tokens before: `length` of them, which may be set
-        to 0, and at most `size`. None: it has none, and reads a text anew for each token."""
+        """What `forward(tokens, cache=...)` keeps of the tokens it has read, at most `size` of them. Its
+        `length` says how many; set to 0, it is empty. None: this trunk reads a text anew for each token."""
         return None
 
 
@@ -105,7 +105,7 @@ class Trunk(nn.Module):
 class Cache:
     """Keys and values of the tokens already read.
 
-    `kv[layer]` is (2, B, nh, size, hs), of which `length` are filled. `size`: tokens there is room for; 0:
+    `kv[layer]` is (2, B, nh, size, hs); the first `length` places are filled. `size`: how many tokens fit; 0:
     block_size.
     """
 
@@ -150,7 +150,13 @@ class Attention(nn.Module):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, start: int | Tensor, mask: Tensor | None
     ) -> Tensor:
-        """What each token reads (B, T, C), also of the `start` tokens in `kv`, to which k and v are added."""
+        """Attention's output (B, T, C) for the queries q, keys k and values v (B, nh, T, hs) of T new tokens.
+
+        kv     keys and values of the `start` tokens before them, (2, B, nh, size, hs), where k and v go too
+        start  an int; or a Tensor (1,) for one new token in a CUDA graph
+        mask   which tokens each one sees: bool, up to (B, 1, T, start + T); None: itself and those before it,
+               or, unless `causal`, all
+        """
         B, _, T, _ = q.shape
         causal = self.causal and T > 1 and mask is None
         if isinstance(start, Tensor):
@@ -199,7 +205,7 @@ class Block(nn.Module):
 
 
 class GPT(Trunk):
-    """GPT-2's trunk: a token sees those before it."""
+    """GPT-2's trunk: a token sees itself and those before it."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -212,7 +218,7 @@ class GPT(Trunk):
         self.init_weights()
 
     def new_positions(self) -> nn.Module:
-        """Of `positions`, see `forward`; a lab's may be of several numbers each."""
+        """The embedding of `positions`, see `forward`. A lab's may take several numbers a token."""
         return nn.Embedding(self.config.block_size, self.config.n_embd)
 
     @torch.no_grad()
@@ -249,7 +255,7 @@ class GPT(Trunk):
                    `cache` holds
         cache      the tokens are appended to it
         mask       which tokens each one sees: bool (B, T, T), with a cache (B, T, its length + T). None:
-                   those before it
+                   itself and those before it
 
         ValueError if the text is longer than block_size.
         """
@@ -261,14 +267,14 @@ class GPT(Trunk):
         # CPU need not fill and add another (V, C)
         sparse = self.tied and self.training and tokens.device.type == "cpu"
         x = F.embedding(tokens, self.wte.weight, sparse=sparse)  # (B, T, C)
-        # one mask of all attention heads
+        # mask[:, None]: one for all attention heads
         x = self._blocks(x, positions, cache, start, None if mask is None else mask[:, None])
         if cache is not None:
             cache.length += tokens.shape[1]
         return x
 
     def check_room(self, count: int, cache: Cache | None) -> None:
-        """ValueError if so many tokens do not fit."""
+        """ValueError if `count` tokens, those in the cache among them, do not fit the block or the cache."""
         room = min(self.config.block_size, cache.kv.shape[4]) if cache is not None else self.config.block_size
         if count > room:
             raise ValueError(f"{count} tokens do not fit block_size = {room}")
@@ -372,8 +378,8 @@ def trunk_config(config: dict[str, Any]) -> GPTConfig:
 
 
 def find_trunk(name: str, args: dict[str, Any]) -> Callable[..., Trunk]:
-    """The trunk called `name`, of TRUNKS or of a lab. ValueError for one that there is not, or for arguments
-    that it does not take."""
+    """The trunk called `name`, of TRUNKS or of a lab. ValueError for an unknown trunk, or for `args` that it
+    does not take."""
     trunk = TRUNKS.get(name)
     if trunk is None:
         from common.places import registered
@@ -386,13 +392,13 @@ def find_trunk(name: str, args: dict[str, Any]) -> Callable[..., Trunk]:
 
 
 def make_trunk(config: dict[str, Any]) -> Trunk:
-    """The trunk of a run's configuration. ValueError for one that there is not, or cannot be."""
+    """The trunk of a run's configuration. ValueError for an unknown one, or for arguments that cannot be."""
     args = config.get("trunk_args", {})
     return find_trunk(config.get("trunk", "gpt"), args)(trunk_config(config), **args)
 
 
 def trunk_on_meta(config: dict[str, Any]) -> Trunk:
-    """`make_trunk` without numbers."""
+    """`make_trunk` on the meta device: shapes without numbers. `config` need not have a vocab_size."""
     with torch.device("meta"):
         return make_trunk({"vocab_size": 1, **config})
 

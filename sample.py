@@ -46,8 +46,9 @@ class SampleConfig(Decoding):
 
 
 class Stream:
-    """Prints a text as it comes: only what further ids can no longer change. A character may take several
-    tokens. The last tokens alone are decoded: a token of a long text costs no more than one of a short."""
+    """Prints a text as it comes. A character may take several tokens: it is printed once further ids can no
+    longer change it. Only the last tokens are decoded, so a token of a long text costs no more than one of a
+    short."""
 
     def __init__(self, decode: Callable[[list[int]], str], prompt: list[int]):
         self.decode, self.ids = decode, prompt.copy()
@@ -60,7 +61,7 @@ class Stream:
             return
         sys.stdout.write(for_screen(text[self.shown :]))
         sys.stdout.flush()
-        # what comes is read behind the tokens of now, which begin and end with a whole character
+        # the next ids are decoded behind these, which begin and end with a whole character
         self.shown = len(text)
         if now := self.decode(self.ids[self.known :]):
             self.ids, self.shown = self.ids[self.known :], len(now)

@@ -66,8 +66,8 @@ class Training:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     progress: Progress
-    loss: Tensor  # of the step just done, on the device
-    broken: Tensor  # the first step whose loss or gradient was not finite, on the device; inf: none was
+    loss: Tensor  # of the step just done, nats a position, on the device
+    broken: Tensor  # the first step whose loss or gradient was not finite, on the device; inf: there is none
 
 
 def main(argv: list[str]) -> int:
@@ -109,14 +109,12 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     if not last and checkpoint.holds_run(out):
         from data.tokenizers import tokenizer_name
 
-        asked = vars(config) | {
-            "tokenizer": tokenizer_name(config.tokenizer)
-        }  # of a file, its content's name
+        asked = vars(config) | {"tokenizer": tokenizer_name(config.tokenizer)}  # a file's, by its content
         other = difference(Run(out, "last").record, asked, but=RESUMABLE | {"dtype", "name"})
         what = f"a run with another {other}" if other else "this run"
         raise UserError(f"{out} holds {what}: --resume {out} goes on with it, --out_dir=... starts another")
 
-    # The data, which may be a download: names and sizes that cannot be are refused before
+    # The data, which may be a download: so names and sizes that cannot be are refused first
     with checking():
         check_arguments(find_head(config.head), config.head_args)
         find_trunk(config.trunk, config.trunk_args)
@@ -190,11 +188,11 @@ def resume(t: Training, last: Run) -> None:
     if t.procs.main and p.best:
         best = Run(out, "best")  # `last` where there is no such
         if best.path.stem != "best" or best.progress.best != p.best:
-            # it stopped between its two saves, or its best/ is lost: then the best of what is left is this
-            # checkpoint or, if it was saved between two evaluations, what the next one finds
+            # The run stopped between its two saves, or best/ is lost. The best that is left is this
+            # checkpoint or, if it was saved between two evaluations, the next one
             p.best = p.criterion
             if p.best:
-                save(t, "best")
+                save_checkpoint(t, "best")
                 t.procs.print0(f"{out / 'best'} was missing or old: it is step {p.step} now")
 
 
@@ -244,7 +242,7 @@ def train(t: Training, log: Log | None) -> int:
     # The end
     if not procs.stopped():
         took, best = timedelta(seconds=round(time.perf_counter() - start[1])), values_line(p.best)
-        if t.model.head.head.sparse and isinstance(t.task, TextTask):  # which has no finite NLL
+        if t.model.head.head.sparse and isinstance(t.task, TextTask):  # a sparse head has no finite NLL
             best = best.replace("nll", "log PPL_eps")
         procs.print0(f"done | {p.step} steps | {p.tokens:,} tokens | {took} | best {best} | {out}")
         with contextlib.suppress(Interrupted):
@@ -254,7 +252,7 @@ def train(t: Training, log: Log | None) -> int:
     if p.step and not p.val:
         checked_loss(t)
         if procs.main:
-            save(t, "last")
+            save_checkpoint(t, "last")
         procs.barrier()  # torchrun kills all soon after the first has left
     saved = f"--resume {out} goes on" if p.step else "nothing to save yet"
     procs.print0(f"stopped by a signal | step {p.step} | {saved}")
@@ -262,6 +260,7 @@ def train(t: Training, log: Log | None) -> int:
 
 
 def evaluation_due(c: TrainConfig, step: int) -> bool:
+    """Whether the validation split is scored after `step` steps."""
     due = step in c.eval_steps if c.eval_steps else step > 0 and step % c.eval_interval == 0
     return due or step == c.max_steps
 
@@ -285,12 +284,12 @@ def train_step(t: Training) -> Tensor:
     for group in t.optimizer.param_groups:
         group["lr"] = learning_rate(c, p.step) * group.get("scale", 1.0)
     count = source.positions_with_loss(p.step)
-    kl = t.model.head.projection.kl()  # of Bayesian weights: one share for each training token
-    if kl is not None:
+    kl = t.model.head.projection.kl()  # None unless the weights are Bayesian
+    if kl is not None:  # each position bears its share: a pass over the training tokens counts the KL once
         t.scaler.scale(c.kl_weight * kl / t.task.size).backward()
     total = torch.zeros((), device=procs.device)
     for part, batch in enumerate(t.loader.batches(p.step)):
-        # the draws of Bayesian weights of a step, the same in every micro-batch and process
+        # draws Bayesian weights and sampled softmax's tokens: the same in every micro-batch and process
         noise = torch.Generator(procs.device).manual_seed(derived_seed(c.seed, 2, p.step))
         more_to_come = part < source.parts - 1
         with procs.no_sync(t.parallel, more_to_come), procs.others_there():
@@ -350,9 +349,9 @@ def evaluate_and_save(t: Training, evaluator: Evaluator, log: Log | None) -> Non
         t.procs.print0(f"step {p.step} | {values_line(shown)}{' | best' * better}")
         learned = {"gain": torch.as_tensor(t.model.head.gain).item()} if t.config.learn_gain else {}
         log.add(p.step, **evaluation.logged, **learned)
-        save(t, "last")  # first: runs resume from it
+        save_checkpoint(t, "last")  # first: runs resume from it
         if better:
-            save(t, "best")
+            save_checkpoint(t, "best")
 
 
 def values_line(values: dict[str, Any]) -> str:
@@ -360,7 +359,8 @@ def values_line(values: dict[str, Any]) -> str:
     return " | ".join(f"{k} {v:.5g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())
 
 
-def save(t: Training, which: str) -> None:
+def save_checkpoint(t: Training, which: str) -> None:
+    """Writes `which`, "last" or "best", into out_dir; the optimizer's state goes with "last" alone."""
     scaler = t.scaler.state_dict()  # {} unless in float16
     optimizer = t.optimizer.state_dict() | {"scaler": scaler} if which == "last" else None
     out = Path(t.config.out_dir) / which

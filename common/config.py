@@ -62,8 +62,7 @@ Natural = Annotated[int, Field(ge=0, lt=2**63)]
 Seed = Natural  # torch takes none above, numpy none below
 Size = Annotated[int, Field(ge=1, le=2**20)]  # of a model or a batch: torch multiplies three of them
 AtLeast2 = Annotated[int, Field(ge=2, lt=2**63)]
-AtMost100 = Annotated[int, Field(ge=1, le=100)]
-Draws = AtMost100  # of weights, each as large as the embedding
+Draws = Annotated[int, Field(ge=1, le=100)]  # of weights, each as large as the embedding
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 Above0 = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
@@ -83,8 +82,8 @@ def checked(
 ) -> dict[str, Any]:
     """`values`, each of the type that `kinds` has for its key. Nothing is converted but an int to a float.
 
-    UserError naming every key that has another type, that is `required` and missing or, without `more`, that
-    `kinds` has not, or a number that is nan or, if not `infinite`, inf.
+    UserError naming every key that has another type, or is `required` and missing, or (unless `more`) is none
+    of `kinds`; or a key whose value is `unusable`.
     """
     types = {key: kind if key in required else NotRequired[kind] for key, kind in kinds.items()}
     try:
@@ -112,7 +111,8 @@ def _adapter(more: bool, *types: tuple[str, Any]) -> TypeAdapter:
 
 
 def unusable(value: Any, infinite: bool = False) -> str:
-    """Why no configuration and no file of ours can hold `value`: what a terminal obeys; "" if they can."""
+    """Why no configuration and no file of ours can hold `value`: a character that a terminal obeys, a nan, an
+    inf. "" if they can."""
     if isinstance(value, str):
         return f"holds the character {match[0]!a}" if (match := CONTROL.search(value)) else ""
     if isinstance(value, float):
@@ -144,7 +144,7 @@ def read(cls: type[T], argv: list[str], about: str = "") -> T:
         raise SystemExit(2)
     arguments, flags = split_flags(argv, kinds)
 
-    # The files, or the arguments; of these a list takes all that are left
+    # The files, or the arguments, of which a last one of type list takes all that are left
     values = {f.name: f.default_factory() for f in fields(cls) if f.default_factory is not MISSING}
     files = [] if required else [Path(argument) for argument in arguments]
     if more := [file for file in files[1:] if file.is_dir()]:
@@ -222,10 +222,10 @@ def read_run(folder: Path, kinds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_flags(argv: list[str], kinds: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, Any]]]:
-    """What is no flag; and (key, value) of each flag.
+    """The arguments that are no flags; and (key, value) of each flag.
 
-    The value stands behind "=" or is the next argument, None where neither is there. A bool needs none:
-    `--key` is True.
+    The value stands behind "=" or is the next argument; None if there is neither. A bool needs none: `--key`
+    is True.
     """
     arguments: list[str] = []
     flags: list[tuple[str, Any]] = []

@@ -177,8 +177,7 @@ def flops_per_token(c: Any) -> float:
     """Forward and backward of one training token, of a GPTConfig: 6 for each weight of a matrix product,
     12 L C T for attention.
 
-    Source: Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, appendix B. A teacher's work is not counted: MFU
-    is of the model's FLOPs.
+    Source: Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, appendix B. A teacher's FLOPs are not counted.
     """
     return (
         6 * (12 * c.n_layer * c.n_embd**2 + c.padded_vocab * c.n_embd)

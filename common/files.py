@@ -17,7 +17,7 @@ import filelock
 from common.config import checked
 from common.errors import CONTROL, UserError, reading
 
-STALE = 3600  # seconds without a byte, after which an unfinished file is taken for a killed process'
+STALE = 3600  # seconds without a byte: then an unfinished file is a killed process's
 
 
 def beside(out: Path, end: str) -> Path:
@@ -118,7 +118,8 @@ def for_screen(text: str) -> str:
 
 
 def real_path(path: str) -> Path:
-    """The absolute path that a user's one leads to; where its links lead round in a circle, one of them."""
+    """The absolute path behind a user's `path`: ~ and links are followed. Of a circle of links, one of
+    them."""
     return Path(os.path.realpath(Path(path).expanduser()))
 
 
@@ -129,18 +130,12 @@ def read_text(path: Path) -> str:
 
 
 def read_json(
-    path: Path,
-    needed: Mapping[str, Any] | None = None,
-    others: Mapping[str, Any] | None = None,
-    infinite: bool = False,
+    path: Path, needed: Mapping[str, Any] | None = None, others: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The dict in a JSON file. It has all keys `needed`, and maybe `others`, each of its type. `infinite`:
-    a value may be inf.
+    """The dict in a JSON file. It has all keys `needed`, and maybe `others`, each of its type.
 
     UserError naming the file, whatever is wrong with it.
     """
     with reading(path):
         content = json.loads(path.read_bytes())
-        return checked(
-            content, {**(others or {}), **(needed or {})}, needed or (), more=True, infinite=infinite
-        )
+        return checked(content, {**(others or {}), **(needed or {})}, needed or (), more=True)

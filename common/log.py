@@ -41,7 +41,7 @@ class Log:
 
 
 def strict(value: Any) -> Any:
-    """A number that JSON does not have as text."""
+    """ "inf", "-inf" or "nan" for these numbers, which JSON does not have; any other value as it is."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -18,8 +18,8 @@ WORK = Path.cwd() if INSTALLED else CODE
 
 
 def as_installed_command(text: str) -> str:
-    """`text` with the commands in it as one calls them here: installed, `python train.py` is
-    `nanoheads train`."""
+    """`text`, whose commands are written as the user calls them: `nanoheads train` for `python train.py`
+    where nanoHeads is installed."""
     if not INSTALLED:
         return text
     text = re.sub(r"python (?:data|labs)(?:/\w+)?/(\w+)/prepare\.py", r"nanoheads prepare \1", text)
@@ -55,7 +55,7 @@ def registered(core: str, registry: str, part: str) -> dict[str, Any]:
 
 
 def find(path: str | Path) -> Path:
-    """`path`, if it is there from the current folder; else what has that path in the code or in a lab."""
+    """`path`, if it is in the current folder; else the file of that path beside the code, or in a lab."""
     if Path(path).exists() or Path(path).is_absolute():
         return Path(path)
     return next((p for p in (CODE / path, *sorted(CODE.glob(f"labs/*/{path}"))) if p.is_file()), Path(path))
@@ -83,5 +83,6 @@ def commit() -> str:
 
 
 def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that numbers depend on."""
     packages = ("torch", "numpy", "sacrebleu", "tokenizers", "tiktoken")
     return {"python": sys.version.split()[0], **{p: version(p) for p in packages}}

@@ -1,7 +1,7 @@
 """Batches of training: which tokens a step sees is a pure function of (seed, step, rank).
 
-A source yields inputs, positions and targets. Text windows are one; a grammar's, images' or mazes' can be
-others: what `Loader` needs is the four members of `BatchSource`.
+A `BatchSource` makes inputs, positions and targets; `Loader` brings them to the device. `TextSource` is one,
+for windows of text; a lab's task may have its own.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ class Batch(NamedTuple):
     """What the trunk reads and what it is to predict, in training as in scoring."""
 
     tokens: Tensor  # (B, T)
-    targets: Targets  # of those of the B * T positions that have a loss
+    targets: Targets  # of N of the B * T positions, those that have a loss
     positions: Tensor | None = None  # where each token stands, as a lab's trunk takes them; None: 0, 1, ...
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> "Batch":
@@ -38,7 +38,8 @@ class BatchSource(Protocol):
     parts: int  # micro-batches of a step, in each process
 
     def positions_with_loss(self, step: int) -> int:
-        """Positions of the whole step, in all processes: training divides the sum of the losses by them."""
+        """How many positions of the whole step, in all processes, have a loss. Training divides the sum of
+        the losses by that."""
         ...
 
     def batch(self, step: int, part: int) -> Batch:
@@ -55,7 +56,8 @@ class Windows:
     w * block_size.
 
     A fixed grid, so that labels stored by position belong to the same left context in every epoch. Where the
-    text is of sequences of one length, windows are these sequences. UserError if there is not one window.
+    text consists of sequences of one length, the windows are these sequences. The last one is left out if no
+    token follows it. UserError if there is not one window, or if the sequences have another length.
     """
 
     def __init__(self, tokens: TokenFile, block_size: int):
@@ -95,7 +97,10 @@ DROPPING = 0x64726F70  # a stream of random numbers of its own, beside those of 
 
 
 class Labeller(Protocol):
-    def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets: ...
+    def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets:
+        """Targets of the B * T positions of the windows `indices` (B,), with inputs x and next tokens y
+        (B, T)."""
+        ...
 
 
 class TrueLabels(NamedTuple):
@@ -110,11 +115,11 @@ class TrueLabels(NamedTuple):
 @dataclass
 class TextSource:
     """Windows of text, `batch_size` a step over `world` processes, of which this is number `rank`;
-    `micro_batch` of its share at a time (0: all). UserError if they do not divide up.
+    `micro_batch` of its share at a time (0: all). UserError if batch_size is not a multiple of both.
 
     Where a corpus' sequences begin with tokens that are given (labs' mazes, climbs and image classes; a
-    user's questions), only the rest is predicted; and a corpus can ask that in a share of the sequences a
-    token which says nothing takes their place (data.prepare.corpus.Split.dropped).
+    user's questions), only the rest is predicted. A corpus can also ask that a token which says nothing takes
+    the place of the given ones, in a share of the sequences (data.prepare.corpus.Split.dropped).
     """
 
     windows: Windows
@@ -141,9 +146,9 @@ class TextSource:
         """The windows of a micro-batch: their numbers in the step's batch and in the text (B,), their tokens
         and the next ones (B, T).
 
-        What is given is dropped in the share of the rows that the corpus asks for: classifier-free guidance
-        (Ho & Salimans 2022, arXiv 2207.12598, algorithm 1). A sequence is dropped in some visits and not in
-        others: a pure function of (seed, step, row).
+        In the share of the sequences that the corpus asks for, the given tokens are lost: for classifier-free
+        guidance (Ho & Salimans 2022, arXiv 2207.12598, algorithm 1). A sequence loses them in some visits and
+        not in others: a pure function of (seed, step, row).
         """
         rows = np.arange(self.batch_size)[self.rank :: self.world][part * self.size : (part + 1) * self.size]
         indices = batch_indices(len(self.windows), self.batch_size, step, self.seed)[rows]
@@ -157,12 +162,13 @@ class TextSource:
 
     def batch(self, step: int, part: int) -> Batch:
         _, indices, x, y = self.read(step, part)
-        targets = self.labels.targets(indices, x, y)  # of all: a teacher reads what is given, too
+        targets = self.labels.targets(indices, x, y)
+        scored = None
         if given := self.windows.given:
-            # nor has the last token a loss: its next one is another sequence's
             at = torch.arange(x.shape[1])
-            targets = targets.kept(((at >= given - 1) & (at < len(at) - 1)).expand(x.shape))
-        return Batch(x, targets.kept())
+            # the last token has no loss either: the token after it is another sequence's
+            scored = ((at >= given - 1) & (at < len(at) - 1)).expand(x.shape)
+        return Batch(x, targets.kept(scored))
 
 
 # -----------------------------------------------------------------------------
@@ -170,18 +176,19 @@ class TextSource:
 
 
 class Loader:
-    """A step's batches on the `device`. A thread loads the one to come while the model works on this one."""
+    """A step's batches on the `device`. A thread loads the next one while the model works on this one."""
 
     def __init__(self, source: BatchSource, device: torch.device):
         self.source, self.device = source, device
-        # In the loader's thread torch computes with one thread: a second team of threads beside the model's
-        # would slow down both, for good. torch gives the latest count to each thread that has none yet, so
-        # this thread takes its own before the loader's sets 1
+        # The loader's thread computes alone: a second team of torch's threads beside the model's would slow
+        # down both, for good. torch gives the latest count to each thread that has none yet, so this thread
+        # takes its own before the loader's sets 1
         torch.get_num_threads()
         self.thread = ThreadPoolExecutor(1, "batches", torch.set_num_threads, (1,))
         self.ahead: dict[tuple[int, int], Future[Batch]] = {}  # (step, part) -> the batch to come
 
     def batches(self, step: int) -> Iterator[Batch]:
+        """The micro-batches of `step`, on the device."""
         for part in range(self.source.parts):
             with torch.profiler.record_function("data and labels"):
                 now = self.ahead.pop((step, part), None) or self.thread.submit(self._load, step, part)

@@ -24,16 +24,14 @@ from heads import Targets, named_head
 from model import trunk_on_meta
 
 FILE = "labels.bin"
-
-
 # keys of a configuration that the proposals depend on, beside text, block, teacher and precision
 SETTINGS = ("candidates", "positions", "ppl_threshold", "seed", "proposals")
 
 
 def count_positions(c: TrainConfig) -> int:
-    """m, the augmented positions of a window. UserError for what cannot be."""
+    """m, how many positions of a window are augmented. UserError if the window has not so many."""
     m = round(c.positions * c.block_size) if c.positions <= 1 else int(c.positions)
-    if not 1 <= m <= c.block_size <= 65536:  # places are kept in 16 bits
+    if not 1 <= m <= c.block_size <= 65536:  # the store keeps a position in 16 bits
         limits = f"must lie between 1 and block_size = {c.block_size}, at most 65536"
         raise UserError(f"positions = {c.positions} means {m} of a window: {limits}")
     return m
@@ -51,16 +49,16 @@ class Proposals(NamedTuple):
 
     positions: np.ndarray  # (B, m), ascending
     ids: np.ndarray  # (B, m, k), the largest value first; -1 where one was dropped
-    values: np.ndarray  # (B, m, k), float16: the teacher's probability, or of drawn ones their weight
+    values: np.ndarray  # (B, m, k), float16: the teacher's probability, or the weight of a drawn one
 
 
 def make_targets(y: Tensor, proposals: Proposals, soft: bool, keep_true: bool = True) -> Targets:
-    """Proposals -> Targets of B * T positions, K = 1 + k labels each.
+    """Proposals for windows with next tokens y (B, T) -> Targets of B * T positions, K = 1 + k labels each.
 
     Column 0 has the true token with the value 1, the others the candidates; a candidate's value is the
-    proposal's if `soft`, else 1. keep_true = False is the published labelling: candidates replace the true
-    token, and positions that were not chosen have no positive label at all. ids are int32 and values float16,
-    as the store has them: K = 51 labels are many bytes.
+    proposal's if `soft`, else 1. keep_true = False is the published labelling: the true token keeps only the
+    value that the teacher proposes for it, and positions that were not chosen have no positive label at all.
+    ids are int32 and values float16, since K = 51 labels are many bytes.
     """
     B, T = y.shape
     shape = (B, T, 1 + proposals.ids.shape[2])
@@ -85,8 +83,8 @@ def make_targets(y: Tensor, proposals: Proposals, soft: bool, keep_true: bool = 
 
 def fingerprint(record: dict[str, Any], weights: Mapping[str, Tensor]) -> str:
     """SHA-256 of what decides a model's probabilities: its weights, and size, head and gain in the `record`
-    of its run."""
-    with checking():  # of a run of today's heads
+    of its run. UserError for a head that does not exist today."""
+    with checking():
         head = named_head(record["head"], record["vocab_size"], record["head_args"]).eval()
     gain = record.get("gain", 1.0)
     settings = sorted((k, v) for k, v in vars(head).items() if isinstance(v, (int, float, str)))
@@ -102,7 +100,7 @@ def identity(tokens: TokenFile, c: TrainConfig, teacher: str) -> dict[str, Any]:
     """Everything the proposals depend on, and how many there are. Equal identities, equal labels. `teacher`:
     its fingerprint."""
     settings = {key: getattr(c, key) for key in SETTINGS}
-    if c.proposals == "top":  # which they were before one could choose
+    if c.proposals == "top":  # stores older than this key keep their identity
         del settings["proposals"]
     return {
         "corpus": tokens.info["sha256"],

@@ -23,14 +23,14 @@ AS_SCORED = Decoding()
 
 
 def decoding_flags(c: Decoding) -> str:
-    """The flags that are not as in AS_SCORED; "temperature 1" where all are."""
+    """ "temperature 0.9, top_p 0.95": the temperature, and the cuts that are on."""
     values = {f.name: getattr(c, f.name) for f in fields(Decoding)}
     return ", ".join(f"{k} {v:g}" for k, v in values.items() if k == "temperature" or v != vars(AS_SCORED)[k])
 
 
 # -----------------------------------------------------------------------------
-# The cuts: which tokens of p (N, V) stay, (N, V), at least one in each row. p need not sum to 1, and is 0
-# where the cut before took a token away
+# The cuts: p (N, V) -> which tokens stay (N, V), at least one in each row. p need not sum to 1: it is 0 where
+# an earlier cut took a token away
 
 
 def top_k(p: Tensor, k: int) -> Tensor:

@@ -7,8 +7,6 @@ sacreBLEU metrics take strings.
 
 Every diversity number depends on how many texts there are, how long they are and how they were tokenised.
 Compare numbers only where these three are equal, and never score the prompt with its continuation.
-
-All of them count n-grams with `_ngram_counts`.
 """
 
 import math
@@ -42,9 +40,9 @@ LETTERS = re.compile(
 def tokenizer_for(texts: Iterable[str]) -> str:
     """The tokenizer of sacreBLEU that finds the words of such texts: 13a for words with spaces between.
 
-    From a tenth of Han on it is zh, which has each Han character for a word and splits English as 13a does;
-    with kana beside Han ja-mecab where that package is installed, else char. Where most characters are of
-    another such script it is char.
+    If a tenth of the characters or more are Han or kana, it is zh, by which each Han character is a word and
+    English is split as by 13a; if a tenth of these are kana, it is ja-mecab where that package is installed,
+    else char. If most characters are of another script without spaces, it is char.
     """
     text = "".join(chain.from_iterable(map(str.split, texts)))
     han, kana, letters = (len(script.findall(text)) for script in (HAN, KANA, LETTERS))
@@ -66,7 +64,7 @@ def _tokenizer(name: str) -> Callable[[str], str]:
 
 
 def words_in(text: str, tokenize: str = SPACED) -> list[str]:
-    """What the metrics of words count: what stands between spaces, or a tokenizer of sacreBLEU separates."""
+    """The words that the metrics count: between spaces for 13a, else as sacreBLEU's tokenizer splits them."""
     return (text if tokenize == SPACED else _tokenizer(tokenize)(text)).split()
 
 
@@ -117,7 +115,7 @@ def _matches(gram: np.ndarray, text: np.ndarray, count: np.ndarray, N: int) -> n
     """BLEU's clipped matches of each text against all others (N,).
 
     That is the sum over the text's n-grams of min(count, largest count in another text). The largest count in
-    another text is the largest count of all. For the one text that has that count, it is the second largest.
+    another text is the largest count of all, but the second largest for a text that alone has the largest.
     """
     texts = np.bincount(gram)  # (G,) how many texts have each n-gram
     shared = np.repeat(texts > 1, texts)  # most n-grams are of a single text and match nothing
@@ -230,7 +228,7 @@ def zipf_coefficient(texts: Sequence[Sequence[Hashable]]) -> float:
 
 
 def _of_words(metric: Callable[[list[list[str]]], float]) -> Callable[..., float]:
-    """A metric of words as one of texts."""
+    """A metric of lists of words -> the same of decoded texts."""
     return lambda texts, tokenize=SPACED: metric([words_in(t, tokenize) for t in texts])
 
 

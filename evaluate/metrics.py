@@ -10,22 +10,23 @@ from numpy.typing import ArrayLike
 
 # float32 rounding may carry a probability this far above 1, or a mean NLL this far below 0; more is a mistake
 ROUNDING = 1e-6
+BINS = 15  # of the calibration error, as in Guo et al.
 
 
 # ---- probabilities ----
 
 
 class Calibration:
-    """Sums for the expected calibration error, chunk by chunk: three numbers a bin.
+    """Sums for the expected calibration error (ECE), chunk by chunk: three numbers a bin.
 
-    Bin b of `bins` equal ones holds the confidences in (b/bins, (b+1)/bins], as in Guo et al. 2017
-    (arXiv 1706.04599). Confidence 0 is in the first.
+    Bin b of BINS equal ones holds the confidences in (b/BINS, (b+1)/BINS]; confidence 0 is in the first.
+    Source: Guo et al. 2017, arXiv 1706.04599, eq. 3.
     """
 
-    def __init__(self, bins: int = 15):
-        self.edges = np.linspace(0, 1, bins + 1)
-        self.count = np.zeros(bins, np.int64)
-        self.confidence, self.correct = np.zeros(bins), np.zeros(bins)
+    def __init__(self) -> None:
+        self.edges = np.linspace(0, 1, BINS + 1)
+        self.count = np.zeros(BINS, np.int64)
+        self.confidence, self.correct = np.zeros(BINS), np.zeros(BINS)
 
     def add(self, confidence: ArrayLike, correct: ArrayLike) -> None:
         """Adds predictions: the probability of each and whether it was right (bool or 0/1), in one shape.
@@ -38,11 +39,10 @@ class Calibration:
         if p.shape != hit.shape or not sound:
             raise ValueError("confidence and correct: give numbers in 0..1 and 0 or 1, in one shape")
         p, hit = p.ravel(), hit.ravel()
-        bins = len(self.count)
-        b = np.clip(np.searchsorted(self.edges, p) - 1, 0, bins - 1)
-        self.count += np.bincount(b, minlength=bins)
-        self.confidence += np.bincount(b, p, minlength=bins)
-        self.correct += np.bincount(b, hit, minlength=bins)
+        b = np.clip(np.searchsorted(self.edges, p) - 1, 0, BINS - 1)
+        self.count += np.bincount(b, minlength=BINS)
+        self.confidence += np.bincount(b, p, minlength=BINS)
+        self.correct += np.bincount(b, hit, minlength=BINS)
 
     def ece(self) -> float:
         """Sum over bins of (count / all) |accuracy - mean confidence|, 0..1; nan before any `add`."""

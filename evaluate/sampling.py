@@ -1,6 +1,6 @@
 """Sampling, the twin of scoring.py: tokens drawn from the distribution that is scored.
 
-It is no command's own: sample.py prints what it draws, and the table's texts are drawn by it.
+sample.py prints such tokens, and the tables measure them.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,19 +26,17 @@ WEIGHT_DRAWS = 8  # of a Bayesian projection, where a command has no flag for th
 def weight_draws(
     model: LanguageModel, config: dict[str, Any], samples: int, seed: int, dtype: str = "float32"
 ) -> list[Weights]:
-    """The weights that a command with these two options averages over, of a run of this configuration.
-
-    Every command that samples or scores, and an exported folder, have the same ones for the same options.
-    """
+    """`samples` weight draws of a run with this configuration, by a command's `seed`. Every command that
+    samples or scores, and an exported folder, has the same draws for the same two options."""
     return model.head.draws(samples, run_seed(seed, config), get_dtype(dtype))
 
 
 class Growing:
     """Reads texts that grow by a token at a time, at most `length` after the prompt (B, P) of ids.
 
-    A context that reaches block_size goes on from its last half. `cached` = False reads the whole context
-    anew for each token: the slow twin, token for token the same. So does a trunk without a cache. On a GPU
-    GPT's steps between are one CUDA graph.
+    When the context is full, its last half is read anew. `cached` = False reads the whole context anew for
+    each token, as a trunk without a cache does: slower, and token for token the same. On a GPU each single
+    token that GPT reads is one CUDA graph.
 
     UserError if the prompt is longer than the block.
     """
@@ -55,7 +53,8 @@ class Growing:
             self.step = Graph(trunk, self.cache, dtype)
 
     def read(self, text: Tensor) -> Tensor:
-        """Hidden states (B, n, C) of what is read of text (B, N): its last token, or the context anew."""
+        """Hidden states (B, n, C) of the last n tokens of text (B, N): n = 1, or the context that is read
+        anew."""
         if text.shape[1] - self.begin > self.trunk.context:
             self.begin = text.shape[1] - self.trunk.context // 2 - 1
             if self.cache is not None:
@@ -82,7 +81,7 @@ def generate(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields `length` times the next tokens (B,) and the hidden states (B, C) that they were drawn from.
 
-    `prompt` (B, P) holds ids. The model must be in eval mode. The context is that of Growing, as is `cached`.
+    `prompt` (B, P) holds ids. The model must be in eval mode. For the context and `cached` see Growing.
 
     `blend` makes one distribution of several contexts (classifier-free guidance): log p (B, V) -> (N, V) of
     the texts that are drawn, where text i is in the rows i, N + i, 2 N + i, ... of the prompt. The tokens are
@@ -124,20 +123,16 @@ def draw(p: Tensor, generator: torch.Generator | None = None) -> Tensor:
 
 
 class Graph:
-    """One decoding step as a CUDA graph.
-
-    It is launched as a whole; a kernel at a time would leave a GPU waiting for Python.
-    """
+    """One decoding step as a CUDA graph, which is launched as a whole: kernel by kernel, the GPU would wait
+    for Python."""
 
     def __init__(self, trunk: GPT, cache: Cache, dtype: str):
         self.trunk, self.cache, self.dtype = trunk, cache, dtype
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, token: Tensor) -> Tensor:
-        """Hidden state (B, 1, C) of `token` (B, 1), which is appended to the cache.
-
-        ValueError as of GPT.forward.
-        """
+        """Hidden state (B, 1, C) of `token` (B, 1), which is appended to the cache. The cache must have
+        room."""
         if self.graph is None:
             # a stream is the current GPU's, which need not be the model's
             with torch.cuda.device(token.device):

@@ -24,8 +24,8 @@ EPSILON = 1e-6
 
 class Score(NamedTuple):
     nll: float  # sum over tokens of -log p, nats; inf if a token has probability 0
-    tokens: int  # scored
-    zeros: int  # of these, how many have probability 0
+    tokens: int  # how many were scored
+    zeros: int  # how many of them have probability 0
     # sum over tokens of -log((p + EPSILON) / (1 + EPSILON V)), nats: finite for heads with exact zeros, too
     eps_nll: float
     part: int = 0  # how many windows of the text were scored; 0: all
@@ -37,6 +37,7 @@ class Score(NamedTuple):
 
     @property
     def eps_mean(self) -> float:
+        """The log of PPL_eps: nats a token."""
         return self.eps_nll / self.tokens
 
 
@@ -46,11 +47,10 @@ def with_epsilon(log_p: Tensor, vocab_size: int) -> Tensor:
 
 
 class ScoringPlan(NamedTuple):
-    """How a text is scored: its windows, and what some of them are to the trunk. A lab's trunk that does not
-    read from left to right has its own."""
+    """How a text is scored. A lab's trunk that does not read from left to right has a plan of its own."""
 
     windows: list
-    read: Callable[[list], Batch]
+    read: Callable[[list], Batch]  # some of the windows -> what the trunk reads and is to predict
 
 
 @torch.no_grad()
@@ -70,19 +70,24 @@ def score(
 ) -> Score:
     """NLL of a text under the model's predictive distribution, each token scored once.
 
-    Of ids (T,) that is T - 1 tokens from left to right, each given at least one and less than `context` (0:
-    as many as the model reads); `stride` 0 means min(512, context). `draws`: see OutputHead.draws. float32
-    log-probabilities whatever `dtype` the matrix products have. The model must be in eval mode. A token of
-    probability 0 makes the NLL inf and is counted; it is never clamped. `each` is called with the
-    log-probabilities (n, V) and targets (n,) of every block, such as TemperedCalibration. `part`: score so
-    many windows in place of all, see `spread`; `share`: which of them, for one of several processes.
-    ValueError if p of the first rows does not sum to 1.
+    The model must be in eval mode. Log-probabilities are float32, whatever `dtype` the matrix products have.
+    A token of probability 0 makes the NLL inf and is counted; nothing is clamped. ValueError if p of the
+    first rows does not sum to 1.
+
+    text     ids (T,), of which T - 1 are scored from left to right; or a plan
+    stride   tokens between two windows of ids; 0: min(512, context)
+    draws    see OutputHead.draws; None: one
+    batch    windows at a time
+    each     called with log p (n, V) and the targets (n,) of each block: a TemperedCalibration
+    share    which of the chosen windows, for one of several processes
+    part     how many windows, see `evenly_spread`; 0: all
+    context  of ids: the most tokens that a window reads; 0: as many as the model can
     """
     draws = draws if draws is not None else model.head.draws(1, 0)
     if not isinstance(text, ScoringPlan):
         text = left_to_right(text, min(context or model.trunk.context, model.trunk.context), stride)
     whole, read = text
-    chosen = spread(whole, part)
+    chosen = evenly_spread(whole, part)
     mine = chosen[share]
     V = model.head.head.vocab_size
     nll, eps_nll, count, zeros = 0.0, 0.0, 0.0, 0
@@ -133,11 +138,9 @@ def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
     return out
 
 
-def spread(plan: list, count: int) -> list:
-    """`count` of the windows `plan`, evenly spread over the text and always the same.
-
-    All of them if it is 0 or there are no more.
-    """
+def evenly_spread(plan: list, count: int) -> list:
+    """`count` of the windows `plan`, evenly spread over the text and always the same; all of them if `count`
+    is 0 or too many."""
     n = len(plan)
     return [plan[(2 * i + 1) * n // (2 * count)] for i in range(count)] if 0 < count < n else plan
 
@@ -182,7 +185,8 @@ FITTED_TO = 16_384  # tokens: the mean NLL of so many is flat at its lowest to f
 class TemperedCalibration:
     """Sums over whole distributions, block by block: `score(..., each=TemperedCalibration(temperature))`.
 
-    Those of p and, at a `temperature`, those of p^(1/temperature), normalised.
+    Those of p and, at a `temperature`, those of p^(1/temperature), normalised. The sparsemax score of a token
+    t is p_t + (1 - sum_v p_v^2) / 2. Source: Martins et al. 2020, arXiv 2004.02644.
     """
 
     def __init__(self, temperature: float | None = None):
@@ -190,7 +194,7 @@ class TemperedCalibration:
         self.plain, self.fitted = Calibration(), Calibration()
 
     def __call__(self, log_p: Tensor, target: Tensor) -> None:
-        """Adds log p (n, V) and the tokens (n,) that came. Degenerate if one is nan."""
+        """Adds n positions: log p (n, V), and the tokens (n,) that came. Degenerate if a log p is nan."""
         top, arg = log_p.max(1)
         if top.isnan().any():
             raise Degenerate("its log-probabilities are not numbers")

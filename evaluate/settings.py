@@ -37,8 +37,8 @@ class SampledConfig(Decoding):
     # fmt: on
 
     def filled_in(self, reads: int) -> Self:
-        """With what 0 stands for, of models that read so many tokens at once. UserError naming a value that
-        they cannot have."""
+        """This with values in place of 0, for models that read `reads` tokens at once. UserError naming a
+        value that they cannot have."""
         block_size = self.block_size or reads
         c = replace(self, block_size=block_size, prompt_tokens=self.prompt_tokens or block_size)
         if max(block_size, c.prompt_tokens) > reads:
@@ -47,7 +47,7 @@ class SampledConfig(Decoding):
         return c
 
     def settings(self, **digests: str) -> dict[str, Any]:
-        """What two rows of one table must share; `digests` of what it was measured with."""
+        """What two rows of one table must share; with the `digests` of what they were measured with."""
         return {key: value for key, value in vars(self).items() if key not in NOT_SETTINGS} | digests
 
 

@@ -18,6 +18,8 @@ Bar = Callable[[Iterable], Iterable]
 
 
 class Data(NamedTuple):
+    """What a model is measured on."""
+
     train: TokenFile
     split: TokenFile
     validation: TokenFile | None  # where there is one, a temperature is fitted to it

@@ -6,8 +6,8 @@ what is scored. To add a head, write a class of about ten lines, enter it in HEA
 tests/test_heads.py, and give it a file in config/: docs/add_a_head.md.
 
 `OutputHead` joins a head to its projection, an ordinary or a Bayesian one, tied to the token embedding or
-with weights of its own (`Trunk.new_readout` in model.py initialises these). It
-never materialises the logits of a whole batch: see `chunked_loss`.
+with weights of its own (`Trunk.new_readout` in model.py). It never makes the logits of a whole batch: see
+`chunked_loss`.
 
     base.py        Targets, Head, cross-entropy            softmax.py    softmax and its links
     projection.py  hidden states -> logits                 sigmoid.py    multi-label sigmoid
@@ -90,14 +90,15 @@ def make_head(
     gain: float = 1.0,
     learn_gain: bool = False,
 ) -> OutputHead:
-    """The head called `name` in HEADS, made with `args`, on a projection by `weight` (padded V, C).
+    """The head called `name`, made with `args`, on a projection by `weight` (padded V, C).
 
-    `gain`, fixed or learned: see OutputHead.
+    `gain`, fixed or learned: see OutputHead. `prior_sigma`: see BayesianProjection.
 
     ValueError for an unknown head or argument.
     """
     head = named_head(name, vocab_size, args)
-    projection = Projection(weight, vocab_size, head.bias)
     if bayesian:
-        projection = BayesianProjection(weight, vocab_size, head.bias, prior_sigma)
+        projection: Projection = BayesianProjection(weight, vocab_size, head.bias, prior_sigma)
+    else:
+        projection = Projection(weight, vocab_size, head.bias)
     return OutputHead(head, projection, gain, learn_gain)

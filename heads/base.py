@@ -43,7 +43,7 @@ class Targets(NamedTuple):
         return self.ids[:, 0]
 
     def kept(self, scored: Tensor | None = None) -> "Targets":
-        """These targets without the positions that have no loss, or none of `scored` (bool, as many)."""
+        """The targets of the positions that have a loss and, if given, are `scored` (N bools, any shape)."""
         has_loss = self.token >= 0
         if scored is not None:
             has_loss = has_loss & scored.flatten().to(has_loss.device)
@@ -69,7 +69,8 @@ class Targets(NamedTuple):
         return Targets(move(self.ids), move(self.values), rows, weights)
 
 
-# What `Head.gradient` returns: losses (N,), their gradient (N, V) but at labels, that of the first K' labels
+# What `Head.gradient` returns: the losses (N,); their gradient in the logits (N, V), right but at the labels'
+# ids; and there (N, K'), of the first K' ids
 Gradient = tuple[Tensor, Tensor, Tensor]
 
 
@@ -77,7 +78,7 @@ class Head(nn.Module):
     """Base of all heads: a subclass gives `log_probs`, and `loss` or `gradient` or both. Its parameters, if
     any, are trained.
 
-    `vocab_size` is V.
+    `vocab_size` is V, without padding.
     """
 
     multi_label = False  # reads all of Targets, not the true token alone
@@ -86,9 +87,8 @@ class Head(nn.Module):
     reads_scale = False  # p depends on s beside the logits, so a gain cannot be learned through them alone
     scale = 30.0  # that s, where `reads_scale`: whoever makes the logits sets it, once
     sparse = False  # may give a token probability 0: log_probs has -inf there
-    # Optional: gradient(logits (N, V), targets) -> the losses (N,), their gradient (N, V), right but at the
-    # labels' ids, and there (N, K'), of the first K' ids. It may overwrite the logits. A CPU takes half the
-    # time that autograd takes; on a GPU it is compiled whole, unless `compiles` is False
+    # Optional: gradient(logits (N, V), targets) -> Gradient. It may overwrite the logits. On a CPU it takes
+    # half of autograd's time; on a GPU it is compiled whole, unless `compiles` is False
     gradient: Any = None
     compiles = True
 
@@ -97,7 +97,7 @@ class Head(nn.Module):
         self.vocab_size = vocab_size
 
     def __init_subclass__(cls, **args: Any) -> None:
-        """A class with a loss or link of its own does not inherit the gradient of another."""
+        """A class with a loss or link (see Softmax) of its own does not inherit the gradient of another."""
         super().__init_subclass__(**args)
         if {"loss", "link"} & vars(cls).keys() and "gradient" not in vars(cls):
             cls.gradient = None
@@ -162,15 +162,15 @@ def at_labels(ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 def cross_entropy(u: Tensor, token: Tensor, rest: float = 0.0) -> tuple[Tensor, Tensor]:
     """-sum_v y_v log softmax(u)_v (N,) of scores u (N, V).
 
-    The label y_v is `rest` for each token v but the true one t (N,), and 1 - (V - 1) `rest` for t.
+    The label y_v is `rest` for each token v but the true one, t of `token` (N,), whose label is
+    1 - (V - 1) `rest`. A banned token (u = -inf) has the label 0, and t has its `rest`, too.
     """
     loss, gradient, at_token = cross_entropy_parts(u, token, rest)
     return loss, gradient.scatter_(1, token[:, None], at_token)
 
 
 def cross_entropy_parts(u: Tensor, token: Tensor, rest: float = 0.0) -> Gradient:
-    """`cross_entropy` (N,); its gradient softmax(u) - y (N, V), right but at t, in u's place; and the
-    gradient at t (N, 1)."""
+    """`cross_entropy` and its gradient softmax(u) - y, which takes u's place; of the labels t alone."""
     V, u_t, top = u.shape[1], at(u, token), u.amax(1, keepdim=True)
     if rest:
         banned = u == -math.inf  # their labels are t's
@@ -229,7 +229,7 @@ def check_arguments(cls: type, args: dict[str, Any]) -> None:
         for key, value in args.items():
             parameter = signature.parameters.get(key)
             kind = parameter.annotation if parameter else None  # of a class of your own perhaps none
-            if kind in (bool, int, float, dict | None) and not is_a(value, kind):
+            if kind in (bool, int, float, str, dict | None) and not is_a(value, kind):
                 raise TypeError(f"{key} = {value!r} must be of type {getattr(kind, '__name__', kind)}")
     except TypeError as error:
         raise ValueError(f"{cls.__name__} does not take {args}: {error}") from None

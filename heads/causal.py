@@ -51,9 +51,9 @@ def causal_loss(
     stats               gets "entropy" and "argmax" (B, T - 1), of the next token after each but the last
     inputs              what else the model takes, such as position_ids
 
-    The model runs up to its lm head, whose logits are made in chunks. Of what it does with them, a factor
-    (Granite, Cohere) and a cap (Gemma 2) are known: each call lets the model make logits of three vectors,
-    and compares. ValueError, with its name, for a model that does anything else.
+    The model runs up to its lm head, whose logits are made in chunks here. A model may multiply its logits by
+    a factor (Granite, Cohere) and cap them (Gemma 2): each call lets the model make the logits of three
+    vectors, and compares them with ours. ValueError naming a model that does anything else.
     """
     inner = model
     while not hasattr(inner, "get_output_embeddings") and hasattr(inner, "module"):
@@ -94,6 +94,7 @@ def causal_loss(
 
 @contextmanager
 def no_dropout(module: nn.Module) -> Iterator[None]:
+    """The module and its parts in eval mode; those that trained do so again afterwards."""
     training = [m for m in module.modules() if m.training]
     for m in training:
         m.training = False
@@ -107,7 +108,7 @@ def no_dropout(module: nn.Module) -> Iterator[None]:
 def run_to(
     layer: nn.Module, model: Any, inputs: dict[str, Any]
 ) -> tuple[Tensor, Tensor, Any, torch.autocast]:
-    """Runs a model up to the `layer` that makes its logits, which gets three vectors in the place of all.
+    """Runs a model whose `layer` makes its logits; the layer gets three vectors in place of its input.
 
     Returns the layer's input (B, T, C), the three vectors (1, 3, C), from short to long, the model's output
     for them, and the autocast around the layer.

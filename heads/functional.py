@@ -35,7 +35,7 @@ def linear_loss(
                    W, b and the LoRA are read from it, and get their gradients
     target         ids (...). Heads of several labels also take a pair (ids, values), each (..., K), each id
                    once in a row, padded with -1 at the end; values get no gradient
-    head           a name in HEADS, for its default arguments, or an object with `loss(logits (N, V),
+    head           a name in HEADS, made with its default arguments, or an object with `loss(logits (N, V),
                    Targets) -> (N,)`; "sampled_softmax" takes all tokens here
     bias           b (V,)
     reduction      "mean" is over the positions whose target, or first id, is not `ignore_index`: nan with a
@@ -50,7 +50,7 @@ def linear_loss(
     ValueError for an unknown head or reduction, for a head of another V, for shapes and targets that do not
     fit, for a layer that does more than W h + b. RuntimeError for a second derivative.
     """
-    if torch.compiler.is_compiling():  # the compiled graph ends here and goes on behind: threads do the work
+    if torch.compiler.is_compiling():  # the graph breaks here: threads do the work, which torch cannot trace
         eager: Any = torch.compiler.disable(linear_loss)
         return eager(hidden, weight, target, head, bias, gain, reduction, ignore_index, token_weights, stats)
     check_choice(("mean", "sum", "none"), reduction=reduction)
@@ -66,8 +66,8 @@ def linear_loss(
         hidden = hidden[targets.rows]
     hidden, weights, head, gain, added = factors(hidden, layer, head, gain)
 
-    def spread(values: Tensor, fill: int = 0) -> Tensor:
-        """(...) of what the positions with a loss have."""
+    def in_place(values: Tensor, fill: int = 0) -> Tensor:
+        """(...) of the values (N,) of the positions with a loss; `fill` at the others."""
         if targets.rows is not None:
             values = values.new_full((shape.numel(),), fill).index_copy(0, targets.rows, values)
         return values.view(shape)
@@ -83,14 +83,14 @@ def linear_loss(
             entropy[rows], argmax[rows] = torch.special.entr(log_p.exp()).sum(1), log_p.argmax(1)
 
     if reduction == "none":
-        loss = spread(losses(hidden, weights, head, targets, gain, added, look))
+        loss = in_place(checkpointed_losses(hidden, weights, head, targets, gain, added, look))
     else:
         loss = chunked_loss(hidden, weights, head, targets, gain=gain, added=added, look=look)
     if reduction == "mean":
         count = len(hidden) if targets.weights is None else targets.weights.sum(dtype=loss.dtype)
         loss = loss / count if len(hidden) else loss + math.nan
     if stats is not None:
-        stats.update(entropy=spread(entropy), argmax=spread(argmax, -1))
+        stats.update(entropy=in_place(entropy), argmax=in_place(argmax, -1))
     return loss
 
 
@@ -110,7 +110,7 @@ def log_probs(
         return head.log_probs(logits).view(*hidden.shape[:-1], head.vocab_size)
 
 
-def losses(
+def checkpointed_losses(
     hidden: Tensor,
     weights: Weights,
     head: Head,
@@ -134,7 +134,7 @@ def losses(
             return loss if part.weights is None else loss * part.weights
 
     rows = chunk_rows(head.vocab_size, hidden.device.type)
-    parts = range(0, max(1, len(hidden)), rows)  # one without rows still joins the inputs to the result
+    parts = range(0, max(1, len(hidden)), rows)  # at least one, so that the result depends on the inputs
     each = torch.cat([checkpoint(chunk, i, i + rows, use_reentrant=False) for i in parts])
     if each.requires_grad:
         each.register_hook(refuse_second_derivative)
@@ -146,7 +146,7 @@ def losses(
 
 
 class LoRA(NamedTuple):
-    """scale B A is added to the weight."""
+    """scale B A is added to the weight. Source: Hu et al. 2021, arXiv 2106.09685, sec. 4.1."""
 
     a: Tensor  # (r, C)
     b: Tensor  # (V, r)
@@ -212,8 +212,8 @@ def read_layer(module: Any) -> Layer:
 def factors(
     hidden: Tensor, layer: Layer, head: Head, gain: Tensor | float
 ) -> tuple[Tensor, Weights, Head, Tensor | float, tuple[Tensor, Tensor] | None]:
-    """The arguments of `project`: a LoRA costs two thin products, never a (V, C), but for heads on cosines,
-    whose weights' rows are measured as they are."""
+    """The arguments of `project`. A LoRA costs two thin products, never a (V, C): except under a cosine head,
+    which needs the lengths of the whole rows."""
     tell_scale(head, gain, hidden.shape[-1])
     weight, bias, loras = layer
     if not loras:
@@ -234,7 +234,7 @@ def factors(
 
 
 class _Wrapped(Head):
-    """Any object with `loss` as a Head; the parameters of a module learn."""
+    """Any object with `loss` as a Head. If it is a module, its parameters are trained."""
 
     def __init__(self, vocab_size: int, wrapped: Any):
         super().__init__(vocab_size)
@@ -252,7 +252,7 @@ class _Wrapped(Head):
 
 
 def as_head(head: Any, vocab_size: int) -> Head:
-    """The head of a name, or of any object with `loss`."""
+    """A Head from a name, a Head, or any object with `loss`. ValueError for one of another V."""
     if isinstance(head, str):
         from . import named_head  # here, because heads/__init__.py imports this file
 
@@ -268,7 +268,8 @@ def as_head(head: Any, vocab_size: int) -> Head:
 def as_targets(
     target: Tensor | tuple[Tensor, Tensor], shape: torch.Size, head: Head, ignore_index: int
 ) -> Targets:
-    """`target` of positions (...) = `shape` as Targets, with the id -1 where there is no label."""
+    """The `target` of `linear_loss` as Targets (N, K), -1 where there is no label. `shape` is that of the
+    positions (...). ValueError for ids and values that do not fit."""
     several = head.multi_label or type(head).targets is not Head.targets
     pair = not isinstance(target, Tensor)
     if isinstance(target, Tensor):

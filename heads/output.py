@@ -18,7 +18,6 @@ from .projection import (
     BayesianProjection,
     Projection,
     Weights,
-    check_learned,
     logits_of,
     reciprocal_lengths,
     remove_radial_,
@@ -53,19 +52,19 @@ def block_rows(vocab_size: int, device: str) -> int:
     return max(1, 2**19 // vocab_size) if device == "cpu" else chunk_rows(vocab_size, device)
 
 
-def sizes(count: int, vocab_size: int, device: torch.device, chunk: int = 0, block: int = 0) -> Sizes:
-    """The sizes for `count` rows of logits over `vocab_size` tokens. A `chunk` or `block` other than 0 is
-    taken as it is."""
-    rows, few = chunk_rows(vocab_size, device.type), block_rows(vocab_size, device.type)
+def sizes(count: int, vocab_size: int, device: torch.device, chunk: int = 0) -> Sizes:
+    """The sizes for `count` rows of logits over `vocab_size` tokens. A `chunk` other than 0 is taken as it
+    is."""
+    rows, block = chunk_rows(vocab_size, device.type), block_rows(vocab_size, device.type)
     if device.type != "cpu":
-        return Sizes(chunk or rows, block or chunk or rows, 2**31, 1)
+        return Sizes(chunk or rows, chunk or rows, 2**31, 1)
     # to wake the threads takes longer than work of a fraction of a millisecond
     workers = torch.get_num_threads() if count * vocab_size >= 2**22 else 1
     # more chunks than threads, so that none is idle for long; one thread adds up fewer and longer products
     rows, least = (rows, 64) if workers > 1 else (max(rows // 2, 256), 512)
     rows = min(rows, max(least, -(-count // 4)))
     columns = min(4096, -(-vocab_size // workers // 64) * 64)  # each thread has a slice
-    return Sizes(chunk or rows, block or few, columns, workers)
+    return Sizes(chunk or rows, block, columns, workers)
 
 
 @functools.lru_cache(maxsize=4)
@@ -87,8 +86,11 @@ def threads(count: int) -> ThreadPoolExecutor:
 
 
 def run_on_threads(jobs: list[Callable[[], None]], workers: int) -> None:
-    """Does all `jobs` on `workers` threads of one core each, and returns when all are done. Two teams that
-    meet once a chunk: teams that meet after each operation stall for seconds beside other processes."""
+    """Does all `jobs` on `workers` threads of one core each, and returns when all are done.
+
+    These threads wait for each other once a chunk. torch's own wait after each operation, and beside other
+    processes that stalls for seconds.
+    """
     if workers == 1 or len(jobs) == 1:
         for job in jobs:
             job()
@@ -114,7 +116,6 @@ def chunked_loss(
     head: Head,
     targets: Targets,
     chunk: int = 0,
-    block: int = 0,
     gain: Tensor | float = 1.0,
     compiled: Callable[..., Any] | None = None,
     added: tuple[Tensor, Tensor] | None = None,
@@ -122,12 +123,12 @@ def chunked_loss(
 ) -> Tensor:
     """Sum over rows of head.loss(gain hidden W^T + b, targets), without the (N, V) logits: a float32 scalar.
 
-    hidden (N, C); targets of N rows; chunk: rows of a matrix product, block: rows of the head's arithmetic
-    (0: see `sizes`). Value and gradients (of hidden, weight, bias, gain and the head's parameters) equal the
-    unchunked ones; higher derivatives do not exist. Under autocast the matrix products run in its dtype and
-    everything else in float32. As Liger's fused linear cross-entropy (Hsu et al. 2024, arXiv 2410.10989), for
-    any row-wise loss. On a CPU each chunk belongs to one thread.
+    hidden (N, C); targets of N rows. Value and gradients (of hidden, weight, bias, gain and the head's
+    parameters) equal the unchunked ones; higher derivatives do not exist. Under autocast the matrix products
+    run in its dtype and everything else in float32. On a CPU each chunk belongs to one thread.
+    Source: Liger's fused linear cross-entropy, Hsu et al. 2024, arXiv 2410.10989; here for any row-wise loss.
 
+    chunk     rows of a matrix product (0: see `sizes`)
     compiled  torch.compile of `fused`, for a head with a `gradient`
     added     (x (N, r), B (V, r)): x B^T is added to the products; not for a head on cosines
     look      is called with each block's first row and logits (n, V), which it may keep nothing of
@@ -140,9 +141,10 @@ def chunked_loss(
     differentiable = torch.is_grad_enabled()
 
     # How the work is cut
+    cut = sizes(N, V, hidden.device, chunk)
     if compiled is not None and not chunk:
-        chunk = block = rows_that_fit(hidden.device, len(weight) * dtype.itemsize)
-    cut = sizes(N, V, hidden.device, chunk, block)
+        rows = rows_that_fit(hidden.device, len(weight) * dtype.itemsize)
+        cut = cut._replace(rows=rows, block=rows)
     # padding makes a GPU's products faster, and a CPU's arithmetic slower: rows of logits are apart there
     width = V if cpu else len(weight)
     chunks = [slice(i, min(i + cut.rows, N)) for i in range(0, N, cut.rows)]
@@ -151,7 +153,7 @@ def chunked_loss(
     # autocast lowers the products, and nothing else; the threads have none
     with torch.no_grad(), torch.autocast(device, enabled=False):
         factors = [(hidden, weight)] if added is None else [(hidden, weight), added]
-        low = [(x.to(dtype), w[:width].to(dtype)) for x, w in factors]
+        lowered = [(x.to(dtype), w[:width].to(dtype)) for x, w in factors]
         # unit rows of the weight would be another (V, C): the products are divided by the rows' lengths
         scale = reciprocal_lengths(weight)[:V] if head.cosine else None
         # What comes out: losses, and the gradients of what learns
@@ -163,16 +165,17 @@ def chunked_loss(
         d_bias = gradients.get(id(bias))
         own = [p for p in head.parameters() if p.requires_grad and differentiable]
         d_own = [[torch.zeros_like(p) for p in own] for _ in chunks]
-        # Memory of logits, then of their gradient; and of logits in another precision: fresh memory is slower
-        buffers = [low[0][0].new_empty(min(cut.rows, N), width) for _ in chunks[: cut.workers]]
+        # Memory for the logits, then for their gradient; and for a block in float32 where the products are
+        # narrower. It is used again and again: fresh memory is slower
+        buffers = [lowered[0][0].new_empty(min(cut.rows, N), width) for _ in chunks[: cut.workers]]
         apart = cpu and dtype != work
         scratch = [b.new_empty(min(cut.block, N), V, dtype=work) for b in buffers if apart]
 
         @torch.no_grad()
-        def rows_of(k: int) -> None:
+        def do_chunk(k: int) -> None:
             """Chunk k: logits, losses, their gradient in the logits' place, and that of the hidden states."""
             first, last, worker = chunks[k].start, chunks[k].stop, k % cut.workers
-            (h, w), *more = low
+            (h, w), *more = lowered
             z = torch.mm(h[first:last], w.t(), out=buffers[worker][: last - first])
             for x, b in more:
                 z.addmm_(x[first:last], b.t())
@@ -197,30 +200,30 @@ def chunked_loss(
                         total += d
                 rows.scatter_(1, ids, at_ids.to(rows.dtype))
                 losses[k] += loss.sum()
-            for (_, w), (d_x, _) in zip(low, d_factors):
+            for (_, w), (d_x, _) in zip(lowered, d_factors):
                 if d_x is not None:
                     d_x[first:last] = z @ w
 
         @torch.no_grad()
-        def columns_of(part: slice, group: range) -> None:
-            """A slice of the vocabulary: its gradient, added up over a group of chunks in their order."""
+        def add_weight_gradient(part: slice, group: range) -> None:
+            """The gradient of a slice of the vocabulary, added up over a group of chunks in their order."""
             for k in group:
                 z = buffers[k % cut.workers][: chunks[k].stop - chunks[k].start, part]
-                for (x, _), (_, d_w) in zip(low, d_factors):
+                for (x, _), (_, d_w) in zip(lowered, d_factors):
                     if d_w is not None and z.dtype == d_w.dtype:
                         d_w[part].addmm_(z.t(), x[chunks[k]], beta=float(k > 0))
                     elif d_w is not None:
                         d_w[part] += z.t() @ x[chunks[k]]
                 if d_bias is not None:
-                    d_bias_part = d_bias[part]  # which the padding of the weight has none of
+                    d_bias_part = d_bias[part]  # the padding of the weight has no bias
                     total = z[:, : len(d_bias_part)].sum(0, dtype=work)
                     d_bias_part += total if scale is None else total / scale[part]
 
         for first in range(0, len(chunks), cut.workers):
             group = range(first, min(first + cut.workers, len(chunks)))
-            run_on_threads([partial(rows_of, k) for k in group], cut.workers)
+            run_on_threads([partial(do_chunk, k) for k in group], cut.workers)
             if d_bias is not None or any(d_w is not None for _, d_w in d_factors):
-                run_on_threads([partial(columns_of, part, group) for part in slices], cut.workers)
+                run_on_threads([partial(add_weight_gradient, s, group) for s in slices], cut.workers)
         if head.cosine and (d_weight := d_factors[0][1]) is not None:
             remove_radial_(d_weight, weight, cut.columns)
         sums = [sum(parts, torch.zeros_like(p)) for p, *parts in zip(own, *d_own)]
@@ -323,12 +326,10 @@ class OutputHead(nn.Module):
     def __init__(self, head: Head, projection: Projection, gain: float = 1.0, learn_gain: bool = False):
         super().__init__()
         check_range("(0, inf)", gain=gain)
-        if learn_gain:
-            check_learned(head)
         self.head, self.projection, self.fixed_gain = head, projection, gain
         self.fused: Callable[..., Any] | None = None  # see `compile`
         self.log_gain = nn.Parameter(torch.tensor(math.log(gain))) if learn_gain else None
-        tell_scale(head, gain, projection.weight.shape[1])
+        tell_scale(head, gain if self.log_gain is None else self.log_gain, projection.weight.shape[1])
 
     @property
     def gain(self) -> Tensor | float:

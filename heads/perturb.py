@@ -24,11 +24,11 @@ from .base import Gradient, Head, Targets, add_at, at, check_choice, cross_entro
 PER = 128  # bins in a unit of z
 FINE = 16  # bins in a cell
 DEGREE = 8
-# The lowest logit and the lowest point y. What is lower weighs nothing: 1 - F(-10 + 16) = 1e-9
+# Two depths: the lowest logit and the lowest point y. What is lower weighs nothing: 1 - F(-10 + 16) = 1e-9
 SHALLOW, DEEP = (-16, -10), (-26, -19)
-TAIL = (
-    -13
-)  # a lower logit has p < 2e-20, which needs lower points: log p takes DEEP, then `tail`; a loss `tail`
+# A lower logit has p < 2e-20, for which SHALLOW's points are too high: log p takes DEEP, then `tail`; a loss
+# takes `tail`
+TAIL = -13
 
 
 @functools.lru_cache(maxsize=8)
@@ -68,14 +68,14 @@ def log_hazard(x: Tensor) -> Tensor:
     return -x.square() / 2 - math.log(2 * math.pi) / 2 - torch.special.log_ndtr(x)
 
 
-def nearest(z: Tensor) -> tuple[Tensor, Tensor]:
+def nearest_bin(z: Tensor) -> tuple[Tensor, Tensor]:
     """The bin (N, V) nearest to each logit, and, in place of z, the logit's distance from its point."""
     bin = (z * -PER).round_()
     return bin.long(), z.add_(bin, alpha=1 / PER)
 
 
 def log_product(bin: Tensor, d: Tensor, log_F: Tensor, moved: Tensor) -> Tensor:
-    """sum_v log F(y - z_v) (N, Q), float64."""
+    """sum_v log F(y - z_v) (N, Q), float64, of logits in `bin` at the distance d from its point (N, V)."""
     cells = len(log_F) // (DEGREE + 1)
     sums, moved = d.new_zeros(3, len(d), cells * FINE), moved.to(d.dtype)
     for j, power in enumerate((torch.ones_like(d), d, d.square())):
@@ -87,9 +87,9 @@ def log_product(bin: Tensor, d: Tensor, log_F: Tensor, moved: Tensor) -> Tensor:
 def hazards(
     density: Tensor, log_F: Tensor, moved: Tensor, terms: int, dtype: torch.dtype = torch.float64
 ) -> list[Tensor]:
-    """The mean under `density` (N, Q) of the hazard h(y - z), as the first `terms` coefficients, each (N,
-    bins), of its series about the point of each bin: minus the derivative of log F's, so it fits the loss as
-    it is computed."""
+    """The mean under `density` (N, Q) of the hazard h(y - z): the first `terms` coefficients, each (N, bins),
+    of its series about the point of each bin. It is minus the derivative of log F's polynomial, so the
+    gradient is that of the loss as computed."""
     mean = (density @ log_F.t()).unflatten(1, (-1, DEGREE + 1))
     if dtype != torch.float64:
         mean, moved = F.hardshrink(mean, 1e-30).to(dtype), moved.to(dtype)  # products with denormals are slow
@@ -107,7 +107,7 @@ def normal_gradient(z: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
     z_t = at(z, token)[:, None].double()
     far = (z_t[:, 0] < TAIL).nonzero()[:, 0]
     rows = z[far].double()
-    bin, d = nearest(z.clamp_(min=SHALLOW[0]))
+    bin, d = nearest_bin(z.clamp_(min=SHALLOW[0]))
     a = log_product(bin, d, log_F, moved) + log_hazard(y - z_t)
     c0, c1 = hazards(a.softmax(1), log_F, moved, 2, z.dtype)
     grad = d.mul_(c1.gather(1, bin)).add_(c0.gather(1, bin))
@@ -145,20 +145,23 @@ def tail(z: Tensor, z_t: Tensor) -> tuple[Tensor, Tensor]:
     return x, product + density + (weights.log() + nodes.square()) + width.log()
 
 
-def log_p_of_tail(z: Tensor, knots: int = 12) -> Tensor:
-    """log p (n, V) where a logit z is below DEEP: cubic between `knots` logits of each row, whose log p and
+KNOTS = 12
+
+
+def log_p_of_tail(z: Tensor) -> Tensor:
+    """log p (n, V) where a logit z is below DEEP: cubic between KNOTS logits of each row, whose log p and
     slope are `tail`'s. The largest of z is 0; float64."""
     top = DEEP[0]
     lowest = z.masked_fill(z == -math.inf, 0).amin(1).clamp(max=1.1 * top)
-    share = torch.linspace(0, 1, knots, dtype=z.dtype, device=z.device)
-    at_knots = top * (lowest / top)[:, None] ** share  # (n, knots), from the top down
+    share = torch.linspace(0, 1, KNOTS, dtype=z.dtype, device=z.device)
+    at_knots = top * (lowest / top)[:, None] ** share  # (n, KNOTS), from the top down
     log_p, slope = torch.empty_like(at_knots), torch.empty_like(at_knots)
     for k, knot in enumerate(at_knots.unbind(1)):
         x, a = tail(z, knot)
         log_p[:, k] = a.logsumexp(1)
         slope[:, k] = (a.softmax(1) * x).sum(1) - knot
-    u = ((z / top).clamp(min=1).log() / (lowest / top)[:, None].log() * (knots - 1)).clamp(max=knots - 1)
-    left = u.floor().clamp(max=knots - 2).long()
+    u = ((z / top).clamp(min=1).log() / (lowest / top)[:, None].log() * (KNOTS - 1)).clamp(max=KNOTS - 1)
+    left = u.floor().clamp(max=KNOTS - 2).long()
     y0, y1 = at_knots.gather(1, left), at_knots.gather(1, left + 1)
     p0, p1, s0, s1 = (v.gather(1, i) for v in (log_p, slope) for i in (left, left + 1))
     h = y1 - y0
@@ -184,7 +187,7 @@ def normal_log_probs(z: Tensor) -> Tensor:
 def log_p_of_bins(z: Tensor, depth: tuple[int, int]) -> Tensor:
     """log p (N, V) of logits down to the depth; the largest of each row is 0."""
     y, log_F, moved = normal_tables(z.shape[1], z.device, depth)
-    bin, d = nearest(z.clamp(min=depth[0]))
+    bin, d = nearest_bin(z.clamp(min=depth[0]))
     log_G = log_product(bin, d, log_F, moved)
     # the Taylor coefficients of p at each bin, but for a factor, and from them those of log p
     p, p1, p2 = hazards(log_G.softmax(1), log_F, moved, 3)
@@ -247,6 +250,7 @@ def exponential_gradient(z: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def exponential_log_probs(z: Tensor) -> Tensor:
+    """log p (N, V)."""
     z = z - z.amax(1, keepdim=True)
     q, points, log_w = exponential_points(z)
     total = sum(w / (1 - s * q) for s, w in zip(points, log_w.softmax(1).split(1, dim=1)))
@@ -261,7 +265,7 @@ def gumbel_gradient(z: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
     return loss, gradient.scatter_(1, token[:, None], at_token)
 
 
-# noise -> f(z, token), as `normal_gradient`; log p
+# noise -> (z, token) -> loss and gradient, as `normal_gradient`; and z -> log p
 NOISES: dict[str, tuple[Callable[..., tuple[Tensor, Tensor]], Callable[[Tensor], Tensor]]] = {
     "gumbel": (gumbel_gradient, functools.partial(F.log_softmax, dim=1)),
     "normal": (normal_gradient, normal_log_probs),

@@ -19,8 +19,8 @@ class Weights(NamedTuple):
 
 
 class Projection(nn.Module):
-    """z = h W^T + b. W is the token embedding (Press & Wolf 2017) or, untied, `Trunk.new_readout`'s; `bias`
-    is the initial value of b, None for no bias."""
+    """z = h W^T + b. W (padded V, C) is the token embedding (Press & Wolf 2017, arXiv 1608.05859) or, untied,
+    `Trunk.new_readout`'s. `bias` is the initial value of b (V,); None: there is no b."""
 
     def __init__(self, weight: nn.Parameter, vocab_size: int, bias: float | None):
         super().__init__()
@@ -28,6 +28,7 @@ class Projection(nn.Module):
         self.bias = None if bias is None else nn.Parameter(torch.full((vocab_size,), bias))
 
     def draw(self, generator: torch.Generator | None = None) -> Weights:
+        """The weights; a draw of them, if they have a distribution."""
         return Weights(self.weight, self.bias)
 
     def kl(self) -> Tensor | None:
@@ -35,7 +36,7 @@ class Projection(nn.Module):
         return None
 
     def with_prior(self) -> list[nn.Parameter]:
-        """The parameters that the KL holds, so that weight decay need not."""
+        """The parameters that the KL pulls to their prior, so that weight decay need not."""
         return []
 
 
@@ -43,9 +44,9 @@ class BayesianProjection(Projection):
     """W ~ N(mu, sigma^2) for each weight, mu tied to the token embedding, prior N(0, prior_sigma^2). The bias
     is a point.
 
-    Source: Shamula et al. 2024, sec. 2.5; Blundell et al. 2015 (arXiv 1505.05424). The parameters
-    are torchbnn's; the noise is drawn here, because torchbnn takes it from the global generator, and in
-    eval() too, and the KL is taken here, because torchbnn's counts padding rows.
+    The parameters are torchbnn's. The noise is drawn here, because torchbnn takes it from the global
+    generator, and in eval() too; the KL is computed here, because torchbnn's counts padding rows.
+    Source: Shamula et al. 2024, sec. 2.5; Blundell et al. 2015, arXiv 1505.05424.
     """
 
     def __init__(self, weight: nn.Parameter, vocab_size: int, bias: float | None, prior_sigma: float = 0.02):
@@ -79,30 +80,27 @@ def unit(x: Tensor) -> Tensor:
 
 
 def reciprocal_lengths(x: Tensor) -> Tensor:
-    """1 / |x_v| (V,) of the rows of x (V, C), in float32 at least: what makes unit rows of them."""
+    """1 / |x_v| (V,) of the rows of x (V, C), in float32 at least: the factors that make them unit rows."""
     return x.norm(dim=1, dtype=torch.promote_types(x.dtype, torch.float32)).clamp_(min=1e-12).reciprocal_()
 
 
 @torch.no_grad()
 def remove_radial_(gradient: Tensor, x: Tensor, rows: int) -> None:
-    """Takes its part along x off each row of a `gradient` (V, C), in place, `rows` rows at a time: the length
-    of a row of x (V, C) does not matter to its unit row."""
+    """Makes each row of a `gradient` (V, C) orthogonal to that row of x (V, C), in place, `rows` at a time:
+    the loss depends on the direction of a row of x, not on its length."""
     for g, w in zip(gradient.split(rows), x.split(rows)):
         w = unit(w)
         g -= w * (w * g).sum(1, keepdim=True)
 
 
-def check_learned(head: Head) -> None:
-    """ValueError if a gain before this head cannot be learned."""
-    if head.reads_scale:
-        raise ValueError(f"the gain of {type(head).__name__} is its exponent and cannot be learned: fix it")
-
-
 def tell_scale(head: Head, gain: Tensor | float, width: int) -> None:
-    """Sets `head.scale` to g sqrt(C), for a head whose p depends on it; such a gain is a constant."""
+    """Sets `head.scale` to g sqrt(C), for a head whose p depends on it. ValueError if such a gain is to be
+    learned."""
     if head.reads_scale:
         if isinstance(gain, Tensor) and gain.requires_grad:
-            check_learned(head)
+            raise ValueError(
+                f"the gain of {type(head).__name__} is its exponent and cannot be learned: fix it"
+            )
         head.scale = float(gain) * math.sqrt(width)
 
 

@@ -1,4 +1,4 @@
-"""Softmax of which training sees a few tokens: the true one, and others drawn by their frequency."""
+"""Softmax whose training sees a few tokens: the true one, and others drawn by their frequency."""
 
 import math
 
@@ -45,9 +45,9 @@ class SampledSoftmax(Softmax):
         self.log_pi.copy_(pi.clamp(max=1).log())
 
     def sampled_loss(
-        self, hidden: Tensor, weights: Weights, targets: Targets, generator: torch.Generator | None
+        self, hidden: Tensor, weights: Weights, targets: Targets, generator: torch.Generator
     ) -> Tensor:
-        """Sum of the losses of hidden states (N, C), which the gain has multiplied."""
+        """Sum of the losses of hidden states (N, C), already multiplied by the gain."""
         token, weight, log_pi = targets.token.long(), weights.weight, self.log_pi
         work = torch.promote_types(hidden.dtype, torch.float32)
         chance = torch.rand(len(log_pi), device=log_pi.device, generator=generator)

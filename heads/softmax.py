@@ -68,9 +68,8 @@ class LabelSmoothing(Softmax):
 class SigSoftmax(Softmax):
     """u(z) = z + log sigma(z), that is F(z) = e^z sigma(z).
 
+    Its slope runs from 2 down to 1: it saturates nowhere, so it needs no bias.
     Source: Kanai et al. 2018, arXiv 1805.10829, eq. 8.
-
-    It saturates nowhere (its slope runs from 2 down to 1), so it needs no bias.
     """
 
     def link(self, z: Tensor) -> Tensor:
@@ -134,7 +133,10 @@ class GSSoftmaxF2(GSSoftmaxF1):
         return z.clamp(max=0) + z.relu().log1p() + self.log_alpha
 
     def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
-        """As F1's, with F = n + max(z, 0) and F' = n, where n = e^min(z, 0)."""
+        """L = log sum_v F_v - log F_t with F = n + max(z, 0), whose slope is n = e^min(z, 0).
+
+        dL/dz_i = n_i / sum_v F_v - [i = t] n_t / F_t, where n_t / F_t = 1 / (1 + max(z_t, 0)).
+        """
         if torch.compiler.is_compiling():
             return self._by_slope(logits, targets)
         above, z_t = logits.relu(), at(logits, targets.token)

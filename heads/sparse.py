@@ -83,8 +83,8 @@ def entmax(z: Tensor, alpha: float, out: Tensor | None = None) -> tuple[Tensor, 
     """alpha-entmax p (N, V), in `out` if given, which may be z itself; and max_p p z + H(p) (N,), with
     Tsallis's alpha-entropy H(p) = (1 - sum_i p_i^alpha) / (alpha (alpha - 1)).
 
-    The tau of the largest logits of groups is at most the tau of all. A group whose largest is below it has p
-    = 0, and few groups of trained logits are above.
+    The columns are cut into groups. The tau of the groups' largest logits alone is at most the tau of all, so
+    a group whose largest is below it has p = 0. In trained logits few groups are above.
     """
     (N, V), q, start = z.shape, 1 / (alpha - 1), -z.new_ones(len(z), 1)
     width = V // FOLD

@@ -55,7 +55,7 @@ class Taylor(Softmax):
         self.n, self.bias = n, 0.0
 
     def link(self, z: Tensor) -> Tensor:
-        banned = z == -math.inf  # of finite logits alone f_n is known
+        banned = z == -math.inf  # f_n is for finite logits alone
         z = z.masked_fill(banned, 0)
         a = z.detach().abs().clamp(min=1)  # it cancels, so it needs no gradient
         return (taylor(z, a, self.n)[0].log() + self.n * a.log()).masked_fill(banned, -math.inf)
@@ -88,9 +88,9 @@ class Taylor(Softmax):
 
 
 class TaylorInf(Taylor):
-    """Taylor-n forward; backward p - onehot(t), as if n were infinite, times the sign of f_n'.
+    """Taylor-n whose backward is p - onehot(t), as if n were infinite, times the sign of f_n'.
 
-    What is passed back is not the gradient of the reported loss, nor of any other.
+    That is not the gradient of the reported loss, nor of any other.
     Eq. 6 of Banerjee et al. 2021 has no sign (`published` = True). Then an improbable token is pushed down
     past the minimum of f_n, where f_n rises again, and all of p drifts towards the uniform distribution. The
     sign turns such a token back.
@@ -103,7 +103,7 @@ class TaylorInf(Taylor):
     loss = Head.loss  # that of `gradient`
 
     def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
-        """What is passed back. Source: Banerjee et al. 2021, eq. 6."""
+        """Source: Banerjee et al. 2021, eq. 6."""
         loss, f, slope, total, *_ = self._parts(logits, targets.token)
         gradient = f.div_(total)
         at_token = at(gradient, targets.token) - 1

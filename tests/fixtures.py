@@ -243,8 +243,8 @@ def same_tensors(a: dict, b: dict) -> bool:
     return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
 
 
-def ece(confidence, correct, bins: int = 15) -> float:
+def ece(confidence, correct) -> float:
     """`Calibration` in one call."""
-    calibration = Calibration(bins)
+    calibration = Calibration()
     calibration.add(confidence, correct)
     return calibration.ece()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import augment
-from augment import Teacher, draw, propose
+from augment import Teacher, draw_candidates, propose
 from common import device
 from common.config import read
 from common.errors import UserError
@@ -210,7 +210,7 @@ def test_the_gradient_of_drawn_labels_has_the_mean_of_full_distillation(many, na
 
 def test_a_certain_teacher_draws_nothing():
     log_p = torch.tensor([[0.0, -torch.inf, -torch.inf], [-torch.inf, 0.0, -torch.inf]])
-    log_w, ids = draw(log_p, torch.tensor([0, 0]), torch.rand(2, 4, dtype=torch.double), 2)
+    log_w, ids = draw_candidates(log_p, torch.tensor([0, 0]), torch.rand(2, 4, dtype=torch.double), 2)
     assert log_w.tolist() == [[-torch.inf] * 2, [0.0, -torch.inf]] and ids[1, 0] == 1
 
 

@@ -120,6 +120,7 @@ FLAGS = {
     + " ".join(f"{key}={2**62}" for key in ("block_size", "n_layer", "n_embd", "batch_size", "max_steps")),
     ("train", f"{TRAIN} --learning_rate=0 --min_lr=0"): "readout_lr=1",
     ("train", f"{TRAIN} --labels=soft --head=soft_targets"): "keep_true=False label_store=False",
+    ("train", f"{TRAIN} --head=perturb_max"): "head_args.noise=[1]",
     ("augment", f"{LABELS} --proposals=drawn"): "ppl_threshold=9 keep_true=False",
     ("augment", LABELS): "candidates=0 teacher=out/nosuch labels=true",
     ("sample", SAMPLE): "length=0 samples=101 top_p=2 prompts=nosuch prompts=novels device=cuda:99 "

@@ -12,7 +12,7 @@ import torch
 
 from common.device import autocast
 from evaluate import metrics
-from evaluate.scoring import EPSILON, TemperedCalibration, fit_temperature, score, spread, windows
+from evaluate.scoring import EPSILON, TemperedCalibration, evenly_spread, fit_temperature, score, windows
 from heads import Softmax, project
 from model import LanguageModel
 from tests.fixtures import ece, random_model
@@ -59,11 +59,11 @@ def test_windows_score_every_token_once():
 
 
 def test_a_part_is_spread_over_the_text():
-    assert spread(list(range(10)), 0) == spread(list(range(10)), 10) == list(range(10))
-    assert spread(list(range(10)), 2) == [2, 7] and spread(list(range(7)), 3) == [1, 3, 5]
+    assert evenly_spread(list(range(10)), 0) == evenly_spread(list(range(10)), 10) == list(range(10))
+    assert evenly_spread(list(range(10)), 2) == [2, 7] and evenly_spread(list(range(7)), 3) == [1, 3, 5]
     for n in range(1, 40):
         for count in range(1, n):
-            part = spread(list(range(n)), count)
+            part = evenly_spread(list(range(n)), count)
             assert len(set(part)) == count and part == sorted(part) and 0 <= part[0] and part[-1] < n
 
 
@@ -214,7 +214,7 @@ def test_bfloat16_products_with_float32_probabilities(name):
 
 def test_ece_bins_are_open_below_and_closed_above():
     edges = np.linspace(0, 1, 16)
-    calibration = metrics.Calibration(15)
+    calibration = metrics.Calibration()
     calibration.add(edges, np.ones(16))
     assert calibration.count.tolist() == [2] + [1] * 14  # 0 and 1/15 in the first, then one edge in each
     calibration.add(np.nextafter(edges[:-1], 1), np.ones(15))

@@ -36,7 +36,7 @@ class Progress:
     step: int = 0
     tokens: int = 0
     val: dict[str, float] = field(default_factory=dict)  # of the validation split at this step; {}: not known
-    criterion: dict[str, float] = field(default_factory=dict)  # the same of the windows of all evaluations
+    criterion: dict[str, float] = field(default_factory=dict)  # `val` on the windows of every evaluation
     best: dict[str, float] = field(default_factory=dict)  # the least `criterion` so far
 
     @classmethod
@@ -101,7 +101,8 @@ def save(
 
 
 def remove_unfinished(out: Path) -> None:
-    """Removes from a run's folder what killed saves left beside a whole checkpoint; for who writes there."""
+    """Removes from a run's folder what killed saves left beside a whole checkpoint. Only the process that
+    holds the folder may do so."""
     for which in ("last", "best"):
         for end in (".new", ".old") if (out / which).exists() else (".new",):
             shutil.rmtree(out / f"{which}{end}", ignore_errors=True)
@@ -131,10 +132,9 @@ def writing(folder: Path, failed: str) -> Iterator[None]:
 
 
 def find_checkpoint(path: str | Path, which: str = "best") -> Path:
-    """The checkpoint folder meant by `path`: itself, or its `which` ("best" or "last"), or the other one if
-    there is no such.
+    """The checkpoint that `path` is, or its `which` ("best" or "last"), or the other one if that is missing.
 
-    FileNotFoundError if there is none.
+    FileNotFoundError if there is neither.
     """
     path = Path(path)
     other = {"best": "last", "last": "best"}[which]

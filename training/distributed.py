@@ -20,16 +20,15 @@ from common.device import DTYPES, Precision, choose_dtype, get_device
 from common.errors import UserError
 
 T = TypeVar("T")
-RANKS = {"RANK": "0", "WORLD_SIZE": "1"}  # what torchrun sets, and what they are without it
-TORCHRUN = (*RANKS, "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # variables that it sets
 LIFELINE = "NANOHEADS_LIFELINE"  # set: this process ends with its stdin, whose other end its table holds
 STOPPING = b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since then\n"
 Handler = Callable[[int, FrameType | None], Any] | int | None  # as the signal module knows them
 
 
 def on_stop(handler: Callable[[int, FrameType | None], None]) -> dict[signal.Signals, Handler]:
-    """Lets `handler` answer what asks a process to stop: Ctrl-C, SIGTERM, a closed terminal (SIGHUP). The
-    handlers before, by signal."""
+    """Lets `handler` answer the signals that ask a process to stop: Ctrl-C, SIGTERM, a closed terminal
+    (SIGHUP). Returns the handlers that they had, by signal."""
     numbers = (signal.SIGINT, signal.SIGTERM, *filter(None, [getattr(signal, "SIGHUP", None)]))
     # an ignored signal stays ignored: under nohup, or in the background of a script, the process is to go on
     before: dict[signal.Signals, Handler] = {
@@ -50,13 +49,20 @@ def derived_seed(*parts: int) -> int:
 
 
 class Processes:
-    """This process among those of torchrun; alone without it. `signal`: what asked this one to stop, or 0."""
+    """This process among those of torchrun; without torchrun it is the only one.
+
+    signal  the number of the signal that asked this process to stop; 0: none did
+    rank    of this process, from 0
+    world   how many processes there are
+    main    whether its rank is 0
+    """
 
     def __init__(self, device: str):
         """UserError if only some of torchrun's variables are there: left over, or set by hand."""
         self.signal = 0
         given = {name: os.environ[name] for name in TORCHRUN if name in os.environ}
-        self.rank, self.world = (int(n) if (n := given.get(k, d)).isdigit() else -1 for k, d in RANKS.items())
+        ranks = given.get("RANK", "0"), given.get("WORLD_SIZE", "1")
+        self.rank, self.world = (int(n) if n.isdigit() else -1 for n in ranks)
         if (self.rank, self.world) != (0, 1) and (
             len(given) < len(TORCHRUN) or not 0 <= self.rank < self.world
         ):
@@ -83,7 +89,7 @@ class Processes:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def agreed_dtype(self, name: Dtype, begun: Dtype | None) -> Precision:
-        """`choose_dtype` of rank 0, by its own device, for all processes."""
+        """`choose_dtype` as rank 0 chooses by its device, for all processes."""
         chosen = choose_dtype(name, self.device, begun)
         number = torch.tensor(DTYPES.index(chosen.name) if self.main else 0, device=self.device)
         return chosen._replace(name=DTYPES[int(self.sum(number))])
@@ -103,7 +109,8 @@ class Processes:
 
     @contextmanager
     def others_there(self) -> Iterator[None]:
-        """OSError, where another process has stopped, in place of what the network says."""
+        """A context for what waits for other processes. OSError if one has stopped, in place of the network's
+        own errors."""
         try:
             yield
         except RuntimeError as e:
@@ -147,7 +154,7 @@ class Processes:
             print(text, flush=True)
         except OSError:  # the terminal, or what read the lines, is gone: save and stop, as at its signal
             self.signal = self.signal or getattr(signal, "SIGHUP", signal.SIGTERM)
-            # what is still to be written goes nowhere
+            # further lines go nowhere
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def barrier(self) -> None:

@@ -46,10 +46,10 @@ class Muon(torch.optim.Optimizer):
     """Momentum whose step is made orthogonal: five steps of a Newton-Schulz iteration, for matrices.
 
     Its arithmetic is torch.optim.Muon's with adjust_lr_fn="match_rms_adamw", with three differences.
-    torch's iterates in bfloat16 whatever the gradients are, which a CPU without bfloat16 instructions
-    emulates at a fortieth of the speed: `dtype` says what this one iterates in. A group's `blocks` is how
-    many matrices stand on top of each other in each of its parameters, such as 3 of Q, K and V: each is made
-    orthogonal by itself. Matrices of one shape are iterated together.
+    It iterates in `dtype`; torch's always iterates in bfloat16, which a CPU without bfloat16 instructions
+    emulates at a fortieth of the speed. A group's `blocks` is how many matrices stand on top of each other in
+    each of its parameters, such as 3 of Q, K and V: each is made orthogonal by itself. Matrices of one shape
+    are iterated together.
 
     Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; the size of the step, .2 sqrt(longest
     side) times the learning rate, Liu et al. 2025, arXiv 2502.16982, section 2.2.
@@ -81,7 +81,7 @@ class Muon(torch.optim.Optimizer):
                     p.mul_(1 - group["lr"] * group["weight_decay"]).add_(step, alpha=-size)
 
     def _with_momentum(self, p: Tensor, momentum: float) -> Tensor:
-        """The gradient and the mean of those before it, with Nesterov's momentum."""
+        """Nesterov's momentum: the gradient, mixed with the running mean of all gradients."""
         assert p.grad is not None
         state = self.state[p]
         if "momentum_buffer" not in state:
@@ -91,7 +91,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrices: Tensor, dtype: torch.dtype, eps: float = 1e-7) -> Tensor:
-    """(n, rows, columns) -> the same, each U S V^T as about U V^T, its singular values between .7 and 1.2.
+    """Matrices U S V^T (n, rows, columns) -> about U V^T of each, with singular values between .7 and 1.2.
 
     The quintic iteration of Jordan et al. 2024, in `dtype`, with their coefficients.
     """
@@ -106,8 +106,8 @@ def orthogonal(matrices: Tensor, dtype: torch.dtype, eps: float = 1e-7) -> Tenso
 
 
 def iteration_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """What Muon iterates in beside products in `dtype`: bfloat16 if that is the run's and the device computes
-    it; else float32."""
+    """What Muon iterates in, in a run whose matrix products are in `dtype`: bfloat16 if they are and the
+    device computes it natively; else float32."""
     fast = dtype == "bfloat16" and native_bfloat16(device)
     return torch.bfloat16 if fast else torch.float32
 
@@ -121,24 +121,25 @@ def make_optimizer(
     readout_lr: float = 0.0,
     dtype: torch.dtype = torch.float32,
 ) -> torch.optim.Optimizer:
-    """One of config.defaults.Optimizer. Weight decay is for matrices: biases and LayerNorms have none, nor
-    have weights with a prior, which holds them already.
+    """The optimizer `name`, one of config.defaults.Optimizer. Weight decay is for matrices: biases and
+    LayerNorms have none, nor have Bayesian weights, which their prior pulls to 0 already.
 
     "muon" orthogonalises the steps of all linear layers, in `dtype`. Its steps have the size of AdamW's, so
-    both have the same learning rate. Embeddings and output projections stay with AdamW. Where `readout_lr` is
-    not 0 it is that of the token embedding and the output projection; the positions keep the trunk's. "adam"
-    and "sgd", with Nesterov's momentum betas[0], have weight decay as L2, and none of the output projection.
+    both have the same learning rate. Embeddings and output projections stay with AdamW. "adam" and "sgd",
+    with Nesterov's momentum betas[0], have weight decay as L2, and none of the output projection. A
+    `readout_lr` other than 0 is the learning rate of the token embedding and the output projection; the
+    positions keep `learning_rate`. UserError for "muon" of a trunk without linear layers.
     """
-    coupled = name in ("adam", "sgd")
-    kept = {id(p) for p in model.head.projection.with_prior()}
+    l2 = name in ("adam", "sgd")
+    with_prior = {id(p) for p in model.head.projection.with_prior()}
     linear = [m for m in model.modules() if isinstance(m, nn.Linear)] if name == "muon" else []
-    fused = {id(m.c_attn) for m in model.trunk.modules() if isinstance(m, Attention)}
-    elsewhere = {id(m.weight) for m in linear}
+    qkv = {id(m.c_attn) for m in model.trunk.modules() if isinstance(m, Attention)}
+    of_muon = {id(m.weight) for m in linear}
     readout = {id(p) for p in (*model.head.projection.parameters(), model.trunk.embedding)}
     groups: dict[tuple[bool, bool], list[Tensor]] = {}
     for p in model.parameters():
-        if id(p) not in elsewhere:
-            decays = p.dim() >= 2 and id(p) not in kept and not (coupled and id(p) in readout)
+        if id(p) not in of_muon:
+            decays = p.dim() >= 2 and id(p) not in with_prior and not (l2 and id(p) in readout)
             groups.setdefault((decays, bool(readout_lr) and id(p) in readout), []).append(p)
     parts = [
         {
@@ -158,8 +159,8 @@ def make_optimizer(
     if not linear:
         raise UserError("optimizer = 'muon': the trunk has no linear layers; use optimizer = 'adamw'")
     matrices = [
-        {"params": [m.weight for m in linear if id(m) not in fused], "blocks": 1},
-        {"params": [m.weight for m in linear if id(m) in fused], "blocks": 3},  # Q, K and V
+        {"params": [m.weight for m in linear if id(m) not in qkv], "blocks": 1},
+        {"params": [m.weight for m in linear if id(m) in qkv], "blocks": 3},
     ]
     muon = Muon([g for g in matrices if g["params"]], learning_rate, weight_decay, dtype=dtype)
     return cast(torch.optim.Optimizer, Several(adamw, muon))
@@ -169,7 +170,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScale
     """The moments and steps of a checkpoint, and its loss scale; the rates are the configuration's. UserError
     if they are not of this model."""
     state, groups = run.optimizer(), optimizer.param_groups
-    with reading(run.path / "optimizer.pt"):  # torch trusts what it is given, and fails in many ways
+    with reading(run.path / "optimizer.pt"):  # of another model's state torch makes many errors, or none
         settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
         scaler.load_state_dict(state.pop("scaler", {}))
         optimizer.load_state_dict(state)

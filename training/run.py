@@ -28,7 +28,7 @@ RESUMABLE = {
     *("wandb", "wandb_project", "device", "compile", "source", "label_store", "data", "teacher_weights"),
     *("processes", "micro_batch", "row", "overlay"),
 }
-# what a run started from: a resumed one keeps it, whether or not it has changed since
+# what a run started from: a resumed run keeps these, even if their source has changed since
 KEPT = {"init_weights", "init_spent", "teacher_spent", "commit"}
 
 
@@ -59,7 +59,7 @@ class RunConfig(TrainConfig):
     train_tokens: int | None = None
     processes: int | None = None
     commit: str = ""                        # of the code that began it
-    # the weights that it started from and those of its teacher, and what these had cost (training/run.py)
+    # the weights that it started from and those of its teacher, and what these had cost (training_cost)
     init_weights: str | None = None         # SHA-256
     init_spent: dict[str, Any] | None = None
     teacher_sha256: str | None = None       # of its labels' teacher, whoever trained it
@@ -113,10 +113,8 @@ class Run:
     record    its configuration as config.json has it, with today's keys, the usual value of each that it
               lacks, and what only an earlier version knows: what a row of a table says of its training
     config    the same as a dataclass, checked
-    manifest  of its files, which are compared with it as they are read; None: an earlier version saved it
+    manifest  its files' digests, compared as they are read; None: an earlier version saved the run
     """
-
-    manifest: dict[str, Any] | None = None
 
     def __init__(self, folder: str | Path, which: str = "best"):
         """The checkpoint that `folder` is, or its `which` ("best" or "last"), or the other one if there is no
@@ -127,7 +125,7 @@ class Run:
             )
         while True:
             self.path = find_checkpoint(folder, which)
-            self.manifest = self._manifest()
+            self.manifest = self._read_manifest()
             try:
                 self._read()
             except (OSError, ValueError):
@@ -138,7 +136,7 @@ class Run:
 
     def _read(self) -> None:
         for name in self.manifest["files"] if self.manifest else ():
-            if name.endswith(".json"):  # the large ones when they are read
+            if name.endswith(".json"):  # large files are compared when they are read
                 self.file(name)
         kinds = {f.name: f.type for f in fields(RunConfig)}
         needed = ["tokenizer", "tokenizer_fingerprint", "head", *(f.name for f in fields(GPTConfig))]
@@ -148,12 +146,12 @@ class Run:
             self.config = RunConfig(**{key: self.record[key] for key in kinds if key in self.record})
         self.progress = Progress.read(self.path / "progress.json")
 
-    def _manifest(self) -> dict[str, Any] | None:
+    def _read_manifest(self) -> dict[str, Any] | None:
         return read_manifest(self.path) if (self.path / MANIFEST).is_file() else None
 
     def replaced(self) -> bool:
         """Whether its training has saved another checkpoint in its place since it was opened."""
-        return self._manifest() != self.manifest
+        return self._read_manifest() != self.manifest
 
     def file(self, name: str) -> Path:
         """The path of one of its files. UserError if it is not the one that was saved."""
@@ -161,10 +159,11 @@ class Run:
 
     @property
     def weights_sha256(self) -> str:
+        """SHA-256 of its weights file."""
         return self.manifest["files"]["model.safetensors"] if self.manifest else weights_digest(self.path)
 
     def weights(self) -> dict[str, Tensor]:
-        """On the CPU. UserError if the file is damaged, or is not the one that was opened."""
+        """Name -> tensor, on the CPU. UserError if the file is damaged, or is not the one that was opened."""
         with reading(self.path / "model.safetensors"):
             weights = load_file(self.file("model.safetensors"))
             if self.replaced():
@@ -185,11 +184,12 @@ def find_run(name: str) -> Path:
         return Path(name)
     if not Path(name).exists() and Path(name).parent.is_dir() and Path(name).parent != Path():
         raise UserError(f"there is no run {name}{nearest_file(Path(name))}")
-    for module in modules("import").values():
-        return importlib.import_module(module).run_folder(name)
-    raise UserError(
-        f"{name} is no run, and labs/transformers, which makes runs of other models, is not there"
-    )
+    importers = [*modules("import").values()]
+    if not importers:
+        raise UserError(
+            f"{name} is no run, and labs/transformers, which makes runs of other models, is missing"
+        )
+    return importlib.import_module(importers[0]).run_folder(name)
 
 
 def load_model(

@@ -14,8 +14,8 @@ from training.run import Run, RunConfig, find_run, training_cost
 
 
 def sized_as_start(c: TrainConfig) -> TrainConfig:
-    """The configuration of a training that goes on with the model of another run: what `finetune` asks for.
-    block_size is its own, and its trunk_args stand beside the other's. UserError without init_from."""
+    """`c` with the trunk, sizes, tokenizer, `tied` and gain of the run that it starts from: `finetune`. c
+    keeps its block_size, and its trunk_args are added to the other's. UserError without init_from."""
     if not c.init_from:
         raise UserError("finetune = True: give --init_from=RUN")
     run = Run(c.out_dir, "last") if c.resume else Run(find_run(c.init_from))
@@ -56,7 +56,7 @@ def refuse_other_tokens(key: str, name: str, config: RunConfig, tokenizer: str, 
 
 def start_from(c: RunConfig, model: LanguageModel) -> str:
     """Copies into `model` every tensor of the same name and shape from the run `init_from`, and records in
-    `c` what that was. The words that say so. UserError if they do not fit."""
+    `c` that run's weights and cost. Returns a line about it for the user. UserError if the trunks differ."""
     name = c.init_from
     run = Run(find_run(name))
     before, weights = run.config, run.weights()
@@ -71,7 +71,7 @@ def start_from(c: RunConfig, model: LanguageModel) -> str:
     unlike = [
         k for k in parameters.keys() - fits | weights.keys() - model.tensors() if k.startswith("trunk.")
     ]
-    # no tensor's shape tells the kind of trunk, and how many heads it has
+    # no tensor's shape tells the kind of trunk, or its number of attention heads
     kinds = [(other.trunk, other.n_head) for other in (before, c)]
     if unlike or kinds[0] != kinds[1]:
         raise UserError(

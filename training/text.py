@@ -74,11 +74,11 @@ class Evaluator:
 
 
 class Evaluation(NamedTuple):
-    """What an evaluation finds. The best checkpoint is the one whose `criterion` is least, by its first score
-    first. A score that is nan ends the training."""
+    """What an evaluation finds. The best checkpoint has the least `criterion`, compared score by score.
+    A score that is nan ends the training."""
 
-    criterion: dict[str, float]  # by which checkpoints are compared; "nll" is one of the names
-    values: dict[str, float]  # the same of all that was scored
+    criterion: dict[str, float]  # scores by name, "nll" among them, on the windows of every evaluation
+    values: dict[str, float]  # the same scores on all that this evaluation scored
     logged: dict[str, Any]  # in log.jsonl; on the terminal those whose names begin with "val_"
 
 
@@ -89,9 +89,10 @@ class Evaluation(NamedTuple):
 class TrainingTask(Protocol):
     """What a run is trained on and how it is judged. Losses, steps, checkpoints and signals are train.py's.
 
-    info       what the run's configuration says of the data: vocab_size, tokenizer_fingerprint, data_sha256
+    info       the data's keys of RunConfig: vocab_size, tokenizer_fingerprint, data_sha256 and others
     tokenizer  goes with every checkpoint; None where there is none
-    size       tokens of the train split that are not given: the KL of Bayesian weights counts once for all
+    size       tokens of the train split that have a loss: a pass over them counts the KL of Bayesian weights
+               once
     """
 
     info: dict[str, Any]
@@ -103,11 +104,11 @@ class TrainingTask(Protocol):
 
     @staticmethod
     def settle(config: TrainConfig) -> TrainConfig:
-        """The configuration with what a lab's task decides, see `with_task_defaults`."""
+        """`config` with the values that this task decides, see `with_task_defaults`."""
         return config
 
     def source(self, model: LanguageModel, procs: Processes) -> BatchSource:
-        """Its training batches; `info` is complete afterwards."""
+        """The training batches. Afterwards `info` is complete."""
         ...
 
     def evaluate(self, evaluator: Evaluator, last: bool) -> Evaluation:
@@ -115,13 +116,14 @@ class TrainingTask(Protocol):
         ...
 
     def test(self, evaluator: Evaluator, criterion: dict[str, float]) -> None:
-        """What is to be done at the end, by the first process, with the best checkpoint."""
+        """Called at the end in the first process: scores the best checkpoint, whose `criterion` that was, on
+        the test split, if the task has one."""
         ...
 
 
 def lab_of(dataset: str, trunk: str = "gpt") -> type[TrainingTask] | None:
     """The task of the lab (labs/NAME/task.py) whose DATASETS have `dataset`, or whose TRUNKS have `trunk`.
-    None where there is no such: text, which a lab may have prepared, too, from left to right."""
+    None if no lab has: then the run is a TextTask."""
     for task in modules("task").values():
         lab = importlib.import_module(task.removesuffix(".task"))
         if dataset in getattr(lab, "DATASETS", ()) or trunk in getattr(lab, "TRUNKS", ()):
@@ -176,19 +178,19 @@ class TextTask(TrainingTask):
             "train_tokens": len(self.train.ids),
         }
         windows = self.windows = Windows(self.train, c.block_size)
-        Windows(self.val, c.block_size)  # which has to hold one, too
+        Windows(self.val, c.block_size)  # UserError if it has no window
         self.size = len(self.train.ids) - len(windows) * windows.given  # tokens with a loss
         if self.train.info["complete"] is False:
             procs.print0(f"{self.info['dataset']} is not the whole official split")
 
     def source(self, model: LanguageModel, procs: Processes) -> BatchSource:
         c, head, bias = self.config, model.head.head, model.head.projection.bias
-        counts = torch.from_numpy(np.bincount(self.train.ids, minlength=self.info["vocab_size"]) + 1)
         if isinstance(head, SampledSoftmax):
-            head.use_frequencies(counts)
+            head.use_frequencies(self.token_counts())
         if c.unigram_bias:
             if bias is None:
                 raise UserError(f"unigram_bias: the head {c.head!r} has no bias")
+            counts = self.token_counts()
             bias.data.copy_((counts.double() / counts.sum()).log())
         if c.partition_bias and c.init_from and not c.resume:
             from training.start import lower_bias
@@ -204,6 +206,11 @@ class TextTask(TrainingTask):
             self.info |= of_teacher
         share = (c.micro_batch, procs.rank, procs.world)
         return TextSource(self.windows, labels, c.batch_size, c.seed, *share)
+
+    def token_counts(self) -> torch.Tensor:
+        """How often each token is in the train split, plus 1: (V,). numpy takes eight bytes a token of the
+        text for it."""
+        return torch.from_numpy(np.bincount(self.train.ids, minlength=self.info["vocab_size"]) + 1)
 
     # -- evaluation --------------------------------------------------------
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from common.config import Field, Positive
 from evaluate.decoding import Decoding, truncate
-from evaluate.scoring import spread
+from evaluate.scoring import evenly_spread
 from labs.known_language.library import Block, Model, blocks_of
 from labs.known_language.recovery import document_windows
 from labs.known_language.truth.measure import LanguageConfig, LanguageMeasure, LanguageSession, LoadedRun
@@ -122,7 +122,7 @@ class DecodingSession(LanguageSession):
         for split, language in self.languages.items():
             machine, ids = language.machine, getattr(language, split)
             states, ends = machine.parse_stream(ids), np.flatnonzero(ids == machine.end)
-            plan = spread(document_windows(ends, self.block_size), self.c.windows)
+            plan = evenly_spread(document_windows(ends, self.block_size), self.c.windows)
             blocks = blocks_of(model, ids, plan, self.block_size, 16, machine.V)
             out[split] = average_numbers(blocks, lambda at: machine.probs(states[at]), points)
         return out
