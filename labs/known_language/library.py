@@ -235,8 +235,7 @@ def load_transformers(folder: Path, V: int, context: int) -> Model:
     require(words == V, f"vocab_size of {folder}", words, f"{V}, in the order of the language's ids")
     reads = getattr(config, "max_position_embeddings", context)
     require(reads >= context, "context", context, f"at most {reads}, which {folder} reads")
-    how: Any = {"local_files_only": True, "output_loading_info": True}
-    read: Any = AutoModelForCausalLM.from_pretrained(folder, **how)
+    read: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, output_loading_info=True)
     model, found = read
     wrong = sorted({*found["missing_keys"], *found["unexpected_keys"]})
     # transformers has filled them with random numbers, or left them out

@@ -56,9 +56,7 @@ def import_model(name: str, out: Path, block_size: int = 0) -> None:
     if holds_run(out):
         raise UserError(f"{out} holds a run: give another folder")
     if Path(name).suffix == ".gguf":
-        raise UserError(
-            f"{name}: a GGUF is not read: let transformers load it (gguf_file=) and save a folder"
-        )
+        raise UserError(f"{name} is a GGUF: let transformers load it (gguf_file=) and save a folder")
     try:
         if Path(name).is_file():
             found, weights = read_nanogpt(Path(name))

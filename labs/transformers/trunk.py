@@ -65,9 +65,8 @@ class Pretrained(Trunk):
         rows, longest = len(self.embedding), longest_text(theirs) - (start_token >= 0)
         if config.vocab_size > rows or config.block_size > longest:
             asked = f"vocab_size = {config.vocab_size}, block_size = {config.block_size}"
-            raise ValueError(
-                f"{asked}: this {theirs.model_type} has {rows} tokens and reads {longest} at once"
-            )
+            found = f"this {theirs.model_type} has {rows} tokens and reads {longest} at once"
+            raise ValueError(f"{asked}: {found}")
         names = inspect.signature(self.model.forward).parameters
         # transformers 5.24 renamed it. Models without attention have another cache, or none
         self.cache_name = next((name for name in ("past_key_values", "cache") if name in names), "")
