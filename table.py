@@ -153,7 +153,7 @@ def main(argv: list[str]) -> int:
     c = read(TableConfig, argv, __doc__)
     if not c.rows:
         raise UserError("rows: give the file that has them, such as config/tables/heads.py")
-    if c.search and "--tuned" in rest:
+    if c.search and any(flag.partition("=")[0] == "--tuned" for flag in rest):
         raise UserError("tuned: --search makes the trials, and --tuned alone the table at their best points")
     store = Store.beside(Path(c.results) / c.name)
     try:

@@ -87,7 +87,9 @@ def heads_figure(path: Path, rows: list[str] = ROWS) -> list[Path]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(usage=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", nargs="?", type=Path, default=ROOT / "docs" / "heads.png")
     parser.add_argument("rows", nargs="*", default=ROWS)
     asked = parser.parse_args()

@@ -116,7 +116,7 @@ def score(
 def check_normalised(log_p: Tensor) -> None:
     """ValueError if the probabilities of a row of log p (n, V) do not sum to 1: a mistake in the head's
     `log_probs`, whose perplexity would mean nothing."""
-    off = log_p.double().logsumexp(1).abs().max().item()
+    off = log_p.logsumexp(1).abs().max().item()
     if off > 1e-3:
         raise ValueError(f"log_probs is not normalised: log of a row's sum of p is {off:.3g} from 0")
 

@@ -230,8 +230,9 @@ def test_a_search_from_nothing_to_a_tuned_table(start, token_folder, capsys, mon
         Path("config/mini.py").write_text(overlay + "eval_steps = [2, 4]\n" * (key == "eval_steps"))
         with pytest.raises(ValueError, match=key):
             start("--search", trials=3, **change)
-    with pytest.raises(ValueError, match="tuned"):
-        start("--search", "--tuned", trials=3)
+    for flag in ("--tuned", "--tuned=True"):
+        with pytest.raises(ValueError, match="tuned"):
+            start("--search", flag, trials=3)
     Path("config/mini.py").write_text(overlay)
     with monkeypatch.context() as m, pytest.raises(ValueError, match="data_sha256"):
         m.setattr("tables.jobs.data_of", lambda wanted: "another")
