@@ -28,6 +28,7 @@ Row = dict[str, Any]
 REQUIRED = {"measure": str, "name": Name, "settings": dict, "definition": int}
 FIELDS = REQUIRED | {"row": RowName, "problem": str}
 SHARED = ("settings", "training", "versions")  # the parts of a row whose entries are said once
+ONCE = ("command", "commit")  # and those that are said once as they are
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,12 @@ def folded(rows: list[Row]) -> list[Row]:
     commons: dict[str, Row] = {}
     for measure in dict.fromkeys(row["measure"] for row in rows):
         common: Row = {}
+        its = [row for row in rows if row["measure"] == measure]
+        for key in ONCE if len(its) > 1 else ():
+            if all(key in row for row in its):
+                common[key], _ = Counter(row[key] for row in its).most_common(1)[0]
         for key in SHARED:
-            parts = [row[key] for row in rows if row["measure"] == measure and key in row]
+            parts = [row[key] for row in its if key in row]
             for name in parts[0] if len(parts) > 1 else ():
                 if all(name in part for part in parts):
                     value, count = Counter(_dumps(part[name]) for part in parts).most_common(1)[0]
@@ -123,7 +128,8 @@ def folded(rows: list[Row]) -> list[Row]:
             for key, part in common.items()
             if key in SHARED and key in row
         }
-        lines.append(row | differs | named)
+        line = row | differs | named
+        lines.append({k: v for k, v in line.items() if k not in ONCE or k not in common or v != common[k]})
     return [*commons.values(), *lines]
 
 
@@ -133,7 +139,8 @@ def unfolded(lines: list[Row]) -> Iterator[Row]:
     for row in lines:
         if "measure" in row:
             common = commons[row.pop("common")] if "common" in row else {}
-            yield row | {key: common.get(key, {}) | row[key] for key in SHARED if key in row}
+            once = {key: common[key] for key in ONCE if key in common}
+            yield once | row | {key: common.get(key, {}) | row[key] for key in SHARED if key in row}
 
 
 def _dumps(value: Any) -> str:
