@@ -82,14 +82,15 @@ def make_targets(y: Tensor, proposals: Proposals, soft: bool, keep_true: bool = 
 
 
 def fingerprint(record: dict[str, Any], weights: Mapping[str, Tensor]) -> str:
-    """SHA-256 of what decides a model's probabilities: its weights, and size, head and gain in the `record`
-    of its run. UserError for a head that does not exist today."""
+    """SHA-256 of what decides a model's probabilities: its weights, and its trunk, head and gain in the
+    `record` of its run. UserError for a head that does not exist today."""
     with checking():
         head = named_head(record["head"], record["vocab_size"], record["head_args"]).eval()
-    gain = record.get("gain", 1.0)
+    gain, trunk = record.get("gain", 1.0), record.get("trunk_args")
     settings = sorted((k, v) for k, v in vars(head).items() if isinstance(v, (int, float, str)))
     about = (trunk_on_meta(record).config, type(head).__name__, settings)
-    digest = hashlib.sha256((repr(about) + f" gain {gain}" * (gain != 1)).encode())
+    beside = f" gain {gain}" * (gain != 1) + f" trunk {json.dumps(trunk, sort_keys=True)}" * bool(trunk)
+    digest = hashlib.sha256((repr(about) + beside).encode())
     for name, w in sorted(weights.items()):
         digest.update(name.encode())
         digest.update(w.float().contiguous().numpy().data)

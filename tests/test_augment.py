@@ -319,7 +319,7 @@ def test_teachers_that_do_not_fit(taught, tokens):
             Teacher(c, text)
 
 
-def test_the_fingerprint_is_that_of_the_loaded_model(tokens, tiny):
+def test_the_fingerprint_is_that_of_the_loaded_model(tokens, tiny, monkeypatch):
     """As an earlier version took it, whose runs have it in their config.json."""
     assert train_in_process(tiny(max_steps=1, head="sigmoid", gain=0.5), tokens.path.parent) == 0
     model, run = load_model(tiny().out_dir)
