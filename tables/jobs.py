@@ -214,7 +214,7 @@ def data_of(config: dict[str, Any], folder: str = "") -> str | None:
     """
     try:
         corpus = (config["dataset"], config["tokenizer"], config["source"])
-        path = Path(folder) if folder else folder_of(*corpus, DATA)
+        path = Path(folder or config["data"] or folder_of(*corpus, DATA))
         return read_made(path)["splits"]["train"]["sha256"]
     except (OSError, ValueError, KeyError):
         return None

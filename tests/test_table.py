@@ -83,6 +83,16 @@ def test_what_makes_another_training(flags, recorded, says):
     assert job(*flags).differs(record) == says
 
 
+@pytest.mark.parametrize("flags, text", [([], "standard"), (["--data=mine"], "mine")])
+def test_a_run_is_compared_with_the_text_it_is_trained_on(flags, text, monkeypatch):
+    made = {name: {"splits": {"train": {"sha256": name}}} for name in ("standard", "mine")}
+    monkeypatch.setattr("tables.jobs.folder_of", lambda *_: Path("standard"))
+    monkeypatch.setattr("tables.jobs.read_made", lambda path: made[str(path)])
+    job = Job(Path("out"), ("config/baseline.py", "config/tiny.py", *flags))
+    assert job.differs(job.wanted | {"data_sha256": text}) == ""
+    assert job.differs(job.wanted | {"data_sha256": "another"})
+
+
 def test_a_run_knows_its_row_and_whether_it_is_unchanged(trained):
     """An older run, or one without config files, is its own row. What is not recorded has its default."""
     c = read(TrainConfig, ["config/sig_gpt.py", "config/brief.py", "config/tiny.py", "--row=mine"])
