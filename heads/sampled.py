@@ -22,12 +22,14 @@ class SampledSoftmax(Softmax):
     Source: Bengio and Senecal 2008, IEEE TNN 19(4), importance sampling by frequency; the correction as Jean
     et al. 2015, arXiv 1412.2007, eq. 9. They draw tokens one by one and may draw one twice; a set in which
     each stands once has a smaller variance (Horvitz and Thompson 1952).
+
+    bias  a trained output bias; with `unigram_bias` it starts at the log frequencies of the train tokens
     """
 
-    def __init__(self, vocab_size: int, samples: int = 512):
+    def __init__(self, vocab_size: int, samples: int = 512, bias: bool = False):
         super().__init__(vocab_size)
         check_range("[1, inf)", samples=samples)
-        self.samples = samples
+        self.samples, self.bias = samples, 0.0 if bias else None
         self.log_pi: Tensor  # (V,)
         self.register_buffer("log_pi", torch.empty(vocab_size), persistent=False)
         self.use_frequencies(torch.ones(vocab_size))
@@ -49,11 +51,12 @@ class SampledSoftmax(Softmax):
     ) -> Tensor:
         """Sum of the losses of hidden states (N, C), already multiplied by the gain."""
         token, weight, log_pi = targets.token.long(), weights.weight, self.log_pi
+        bias = log_pi.new_zeros(1).expand(len(log_pi)) if weights.bias is None else weights.bias
         work = torch.promote_types(hidden.dtype, torch.float32)
         chance = torch.rand(len(log_pi), device=log_pi.device, generator=generator)
         drawn = (chance.log() < log_pi).nonzero().squeeze(1)
-        others = (hidden @ F.embedding(drawn, weight).t()).to(work) - log_pi[drawn]  # (N, |S|)
+        others = (hidden @ F.embedding(drawn, weight).t()).to(work) + (bias - log_pi)[drawn]  # (N, |S|)
         others = others.masked_fill(drawn == token[:, None], -math.inf)
-        true = (hidden * F.embedding(token, weight)).sum(1, dtype=work)
+        true = (hidden * F.embedding(token, weight)).sum(1, dtype=work) + bias[token]
         loss = torch.logaddexp(true, others.logsumexp(1)) - true
         return (loss if targets.weights is None else loss * targets.weights).sum()

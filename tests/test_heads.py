@@ -336,16 +336,21 @@ def test_predictive_is_the_mean_of_probabilities():
 # Adding a head; mistakes
 
 
-def sampled(k: int, seed: int, targets: Targets, hidden: torch.Tensor) -> tuple[OutputHead, torch.Tensor]:
-    oh = output_head("sampled_softmax", {"samples": k}, dtype=torch.float64)
+def sampled(
+    k: int, seed: int, targets: Targets, hidden: torch.Tensor, bias: bool = False
+) -> tuple[OutputHead, torch.Tensor]:
+    oh = output_head("sampled_softmax", {"samples": k, "bias": bias}, dtype=torch.float64)
+    if bias:
+        oh.projection.bias.data = torch.linspace(-2, 3, V, dtype=torch.float64)
     oh.head.use_frequencies(torch.arange(1, V + 1) ** 2)
     return oh, oh.loss(hidden, targets, torch.Generator().manual_seed(seed))[0]
 
 
-def test_sampled_softmax_is_its_formula():
+@pytest.mark.parametrize("bias", [False, True])
+def test_sampled_softmax_is_its_formula(bias):
     hidden, targets = torch.randn(5, C, dtype=torch.float64), random_targets(5)
     targets = targets._replace(weights=torch.tensor([1.0, 2.0, 0.0, 1.0, 1.0]))
-    oh, loss = sampled(9, 3, targets, hidden)
+    oh, loss = sampled(9, 3, targets, hidden, bias)
     pi = oh.head.log_pi.exp()
     drawn = (torch.rand(V, generator=torch.Generator().manual_seed(3)) < pi).nonzero()[:, 0].tolist()
     z, want = project(hidden, oh.projection.draw(None), oh.head).double(), 0.0
