@@ -62,6 +62,11 @@ def causal_loss(
     name = type(inner).__name__
     if layer is None or inner.config.is_encoder_decoder:
         raise ValueError(f"model: {name} is no causal language model with an lm head")
+    kind, more = getattr(inner, "loss_type", None), getattr(inner, "z_loss_coefficient", 0)
+    if more or kind not in (None, "ForCausalLM", "ForConditionalGeneration"):
+        raise ValueError(f"model: the loss of {name} is not the cross-entropy of the next token alone")
+    if inputs.get("shift_labels") is not None:
+        raise ValueError("shift_labels: labels are shifted here; linear_loss takes shifted ones")
     inputs |= dict(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
     with no_dropout(layer):  # in its LoRA, so that both make the same logits of the probe
         hidden, probe, output, autocast = run_to(layer, model, inputs)
@@ -70,7 +75,8 @@ def causal_loss(
 
         # What the model does with logits
         text = inner.config.get_text_config()
-        factor = getattr(text, "logit_scale", None) or 1 / (getattr(text, "logits_scaling", None) or 1)
+        factors = [getattr(text, key, None) for key in ("logit_scale", "lm_head_multiplier")]
+        factor = next(filter(None, factors), 1 / (getattr(text, "logits_scaling", None) or 1))
         cap = getattr(text, "final_logit_softcapping", None)
         if cap and head.cosine:
             raise ValueError(f"head: {type(head).__name__} is on cosines, and {name} caps its logits")
@@ -78,9 +84,11 @@ def causal_loss(
             head, plain = SoftCapped(head, cap), SoftCapped(plain, cap)
         with autocast:
             ours, theirs = log_probs(probe, layer, plain, gain=factor), output.logits.float().log_softmax(-1)
-    apart = (ours - theirs).norm(dim=-1) > 0.02 * theirs.norm(dim=-1)
-    if apart.any() or getattr(output, "aux_loss", None) is not None:
+    alike = (ours - theirs).norm(dim=-1) <= 0.02 * ours.norm(dim=-1)  # no where theirs is infinite or nan
+    if not alike.all() or getattr(output, "aux_loss", None) is not None:
         raise ValueError(f"model: {name} does more than a factor and a cap between its lm head and its loss")
+    if hidden.shape[:2] != labels.shape:  # virtual tokens of a prompt, or logits_to_keep
+        raise ValueError(f"labels are {[*labels.shape]}, and the lm head sees {[*hidden.shape[:2]]} tokens")
 
     hidden, labels = hidden[:, :-1], labels[:, 1:]
     token_weights = None if token_weights is None else token_weights[:, 1:]
@@ -129,6 +137,8 @@ def run_to(
         output = model(**inputs)
     finally:
         handle.remove()
+    if not seen:  # torch.compile traced it before
+        raise ValueError("model: its lm head calls no hooks: give the model before torch.compile (_orig_mod)")
     if len(seen) != 1:
         raise ValueError(f"model: {type(model).__name__} calls its lm head {len(seen)} times, not once")
     hidden, probe, autocast = seen[0]

@@ -31,8 +31,8 @@ class SampledSoftmax(Softmax):
         check_range("[1, inf)", samples=samples)
         self.samples, self.bias = samples, 0.0 if bias else None
         self.log_pi: Tensor  # (V,)
-        self.register_buffer("log_pi", torch.empty(vocab_size), persistent=False)
-        self.use_frequencies(torch.ones(vocab_size))
+        uniform = torch.full((vocab_size,), math.log(min(1, samples / vocab_size)))
+        self.register_buffer("log_pi", uniform, persistent=False)
 
     def use_frequencies(self, counts: Tensor) -> None:
         """Sets pi by the tokens' counts (V,), none of which is 0: whoever trains calls it."""

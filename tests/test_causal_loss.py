@@ -117,10 +117,29 @@ def scaled(model):
     model.forward = scaled
 
 
+def banning(value):
+    """Some tokens may never come, as images in Chameleon's text."""
+
+    def change(model):
+        forward = model.forward
+
+        def banned(**inputs):
+            output = forward(**inputs)
+            output.logits[..., :5] = value
+            return output
+
+        model.forward = banned
+
+    return change
+
+
 @pytest.mark.parametrize(
     "change, name",
     [
         (hooked, "hooks"),
+        (banning(-torch.inf), "LlamaForCausalLM"),
+        (banning(torch.finfo(torch.float32).min), "LlamaForCausalLM"),
+        (lambda model: setattr(model, "loss_type", "ForMaskedLM"), "LlamaForCausalLM"),
         (scaled, "LlamaForCausalLM"),
         (lambda model: setattr(model.config, "logits_scaling", 2.0), "LlamaForCausalLM"),
         (lambda model: setattr(model, "lm_head", Doubling(C, V)), "Doubling"),
@@ -133,6 +152,13 @@ def test_what_cannot_be_seen_is_refused_by_its_name(change, name):
     model = change(model) or model
     with pytest.raises(ValueError, match=name):
         causal_loss(model, ids, labels)
+
+
+@pytest.mark.parametrize("inputs", [dict(logits_to_keep=3), dict(shift_labels=text()[1])], ids=min)
+def test_inputs_that_move_the_labels_are_refused(inputs):
+    ids, labels, _ = text()
+    with pytest.raises(ValueError, match="labels"):
+        causal_loss(make("Llama"), ids, labels, **inputs)
 
 
 def test_a_cap_it_does_not_know_is_seen():

@@ -19,6 +19,8 @@ def sized_as_start(c: TrainConfig) -> TrainConfig:
     if not c.init_from:
         raise UserError("finetune = True: give --init_from=RUN")
     run = Run(c.out_dir, "last") if c.resume else Run(find_run(c.init_from))
+    if run.config.tied and not c.tied:
+        raise UserError("tied = False: --finetune keeps the start's readout, which is its embedding")
     own = run.path / "tokenizer.json"
     return replace(
         c,
@@ -82,6 +84,8 @@ def start_from(c: RunConfig, model: LanguageModel) -> str:
         for k in fits:
             parameters[k].copy_(weights[k])
     new, unused = (", ".join(sorted(keys)) for keys in (parameters.keys() - fits, weights.keys() - fits))
+    if before.head == "softcap" and c.head != "softcap":
+        unused = f"the cap of its logits, {before.head_args['cap']}" + f", {unused}" * bool(unused)
     kept = f" | as in a new model: {new}" * bool(new) + f" | not used of it: {unused}" * bool(unused)
     c.init_weights, c.init_spent = run.weights_sha256, training_cost(run)
     return f"starts with the weights of {name}{kept}"

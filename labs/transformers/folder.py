@@ -67,11 +67,14 @@ def to_transformers(
         NanoHeadsForCausalLM,
     )
 
+    ends: dict[str, Any] = {"bos_token_id": end, "eos_token_id": end}
     size, draws = lm.trunk.config, lm.head.draws(samples, seed) if config["bayesian"] else []
     run = {key: config[key] for key in _MODEL} | {key: config[key] for key in _OTHERS if key in config}
     if isinstance(lm.trunk, Pretrained):  # its tokenizer puts the start token; it reads all that it can
         run["trunk_args"] = {"architecture": run["trunk_args"]["architecture"]}
         run["block_size"] = longest_text(lm.trunk.model.config)
+        theirs = {key: getattr(lm.trunk.model.config, key, None) for key in ends}
+        ends = theirs if theirs["eos_token_id"] is not None else ends
     name = MODELING.stem
     written = NanoHeadsConfig(
         run=run,
@@ -80,8 +83,7 @@ def to_transformers(
         num_hidden_layers=size.n_layer,
         num_attention_heads=size.n_head,
         hidden_size=size.n_embd,
-        bos_token_id=end,
-        eos_token_id=end,
+        **ends,
         auto_map={
             "AutoConfig": f"{name}.NanoHeadsConfig",
             "AutoModelForCausalLM": f"{name}.NanoHeadsForCausalLM",

@@ -9,6 +9,7 @@ weights in float32, the architecture and the tokenizer, so the model's folder ma
 folder is ever run. See README.md beside this file.
 """
 
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,11 @@ def import_model(name: str, out: Path, block_size: int = 0) -> None:
             print(
                 f"{spare:,} of its ids are none of its tokenizer's, and get no probability", file=sys.stderr
             )
+        if block_size > settings["block_size"]:
+            raise UserError(f"--block_size={block_size}: it reads {settings['block_size']} tokens")
         settings |= {"vocab_size": tokenizer.vocab_size, "block_size": block_size or settings["block_size"]}
+        if (bias := weights.get("head.projection.bias")) is not None:
+            weights["head.projection.bias"] = bias[: tokenizer.vocab_size]
         if settings["trunk"] == "gpt":
             weights = as_trunk(weights, tokenizer.vocab_size)
             if len(places := weights["trunk.wpe.weight"]) > settings["block_size"]:
@@ -132,6 +137,10 @@ def read_folder(name: str) -> tuple[dict[str, Any], dict[str, Tensor], Any]:
     architecture = config.to_diff_dict()
     for key in ("architectures", "dtype", "transformers_version", "_name_or_path", "_model_name_or_path"):
         architecture.pop(key, None)
+    # JSON has no infinity; where an architecture has one (Mamba-2) it is the default
+    architecture = {k: v for k, v in architecture.items() if not (isinstance(v, list) and math.inf in v)}
+    if architecture.get("output_router_logits"):
+        print("its router's auxiliary loss is no part of a run's training", file=sys.stderr)
     start = start_token(name)
     settings |= {"trunk": "transformers", "tied": tied, "block_size": settings["block_size"] - (start >= 0)}
     settings["trunk_args"] = {"architecture": architecture, "start_token": start}

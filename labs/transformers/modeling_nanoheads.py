@@ -103,6 +103,10 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
     def trunk(self) -> Any:
         return self.lm.trunk
 
+    def _supports_default_dynamic_cache(self) -> bool:
+        """Not where layers without attention may keep something else: `forward` makes that cache."""
+        return not (self.foreign and self.keeps)
+
     def _init_weights(self, module: torch.nn.Module) -> None:
         """Nothing: `build` has done it."""
 
@@ -162,7 +166,7 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
         if past_key_values is not None and not self.keeps:
             raise ValueError("this model reads the text anew for each token: give use_cache=False")
         if use_cache and past_key_values is None and self.keeps:
-            past_key_values = DynamicCache(config=self.config)
+            past_key_values = DynamicCache(config=self.trunk.model.config if self.foreign else self.config)
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         shape = len(input_ids), past + input_ids.shape[1]
         if attention_mask is None:
@@ -201,8 +205,7 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
         has_loss = following != -100
         if log_p is None:
             targets = head.head.targets(tokens, following.masked_fill(~has_loss, -1)).kept()
-            noise = torch.Generator(hidden.device).manual_seed(int(torch.randint(2**62, ())))
-            return torch.compiler.disable(head.loss)(hidden, targets, noise)  # threads do its work
+            return torch.compiler.disable(head.loss)(hidden, targets)  # threads do its work
         nll = F.nll_loss(log_p.flatten(0, 1), following.flatten(), reduction="none")[has_loss.flatten()]
         if head.head.sparse:
             nll = -torch.log((torch.exp(-nll) + EPSILON) / (1 + EPSILON * self.config.vocab_size))

@@ -133,7 +133,7 @@ def to_causal(model: LanguageModel, folder: Path) -> bool:
     readout = causal.get_output_embeddings()
     readout.weight.copy_(projection.weight)
     if projection.bias is not None and readout.bias is not None:
-        readout.bias.zero_()[: len(projection.bias)] = projection.bias
+        readout.bias.fill_(-1e4)[: len(projection.bias)] = projection.bias  # ids beyond V get nothing
     same = distance(model, causal) < TOLERANCE
     if same:
         causal.save_pretrained(folder)

@@ -46,8 +46,11 @@ KINDS = {
     "granite": dict(logits_scaling=4.0, num_key_value_heads=2, tie_word_embeddings=True),
     "gemma2": dict(num_key_value_heads=2, head_dim=8, final_logit_softcapping=3.0, sliding_window=6),
     "phi": dict(tie_word_embeddings=False),  # its readout has a bias
+    "mamba2": dict(num_heads=4, head_dim=16, state_size=8, n_groups=1, chunk_size=8),  # an infinite limit
     "opt": dict(word_embed_proj_dim=24, ffn_dim=48),  # narrower embeddings than layers
+    "lfm2": dict(num_key_value_heads=2, layer_types=["conv", "full_attention"]),  # two kinds of cache
 }
+OTHER_ENDS = {"llama": dict(eos_token_id=[2, 3])}
 
 
 def make(folder: Path, tokens: Path, kind: str = "llama", start: bool = False, **changes):
@@ -129,11 +132,24 @@ def test_a_start_token_stands_before_every_text(token_folder, tmp_path):
     check_cache(ours, x[:, :5])
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma2", "mistral", "opt"])
+@torch.no_grad()
+def test_ids_beyond_the_tokenizers_get_no_probability(token_folder, tmp_path):
+    """Also where the readout has a bias, and in the exported folder."""
+    theirs, x = make(tmp_path / "in", token_folder, "phi", vocab_size=VOCAB + 5), tokens_of(3, 16)
+    importer.import_model(str(tmp_path / "in"), tmp_path / "run")
+    want = theirs(x).logits[..., :VOCAB].log_softmax(-1)
+    torch.testing.assert_close(load_model(tmp_path / "run")[0].log_probs(x), want, atol=1e-5, rtol=0)
+    assert export.main([str(tmp_path / "run"), str(tmp_path / "hf")]) == 0
+    back = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")(x).logits.log_softmax(-1)
+    torch.testing.assert_close(back[..., :VOCAB], want, atol=1e-5, rtol=0)
+    assert back[..., VOCAB:].max() < -1000
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "mistral", "opt", "lfm2"])
 @torch.no_grad()
 def test_another_head_takes_its_code_along(kind, token_folder, tmp_path):
     """The folder computes what the run does, beside padding and by a cache; its tokenizer puts the start."""
-    make(tmp_path / "in", token_folder, kind, start=True)
+    make(tmp_path / "in", token_folder, kind, start=True, **OTHER_ENDS.get(kind, {}))
     importer.import_model(str(tmp_path / "in"), tmp_path / "in_run")
     tokenizer = tokenizer_of(start := Run(tmp_path / "in_run"))
     other = dict(head="gs_softmax_f1", head_args={}, bayesian=kind == "opt", prior_sigma=0.1)
@@ -144,6 +160,7 @@ def test_another_head_takes_its_code_along(kind, token_folder, tmp_path):
     save(tmp_path / "run" / "best", model, config, Progress(1), None, tokenizer)
     assert export.main([str(tmp_path / "run"), str(tmp_path / "hf"), "--samples=3"]) == 0
     theirs, (ours, _), x = loaded(tmp_path / "hf").eval(), load_model(tmp_path / "run"), tokens_of(3, 15)
+    assert (theirs.config.bos_token_id, theirs.config.eos_token_id) == (1, [2, 3] if kind == "llama" else 2)
     draws = ours.head.draws(3, run_seed(1337, vars(config)))
     want, first = ours.log_probs(x, draws).exp(), functional.pad(x, (1, 0), value=1)
     torch.testing.assert_close(theirs(first).logits[:, 1:].exp(), want, atol=1e-5, rtol=1e-3)
