@@ -21,18 +21,18 @@ machines: --commands, see docs/several_machines.md.
 import argparse
 import shlex
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.config import cli, read
+from common.config import cli, read, split_flags
 from common.errors import UserError
 from common.files import beside
 from common.places import commit
 from tables import figures, ratios
 from tables.find import find_measure
-from tables.jobs import jobs_of, prepare_data, ready, show_commands, state, to_train
+from tables.jobs import jobs_of, prepare_data, ready, show_commands, state, to_train, without_source
 from tables.measure import (
     check_columns,
     common_fields,
@@ -75,7 +75,8 @@ def table(c: TableConfig, store: Store) -> int:
 
     # Measuring
     left = [(job, *state(job, kept)) for job in jobs]
-    diverged = [{"name": job.name, **job.fields, **row} for job, what, row in left if what == "diverged"]
+    lost = without_source(jobs, kept)
+    diverged = [{"name": job.name, **job.fields, **lost[job.out]} for job in jobs if job.out in lost]
     at = [f"{job.name}={find_checkpoint(job.out, 'last')}" for job, what, _ in left if what == "trained"]
     if alone := sum(what == "kept" for _, what, _ in left):
         print(f"{alone} of {len(jobs)} rows are kept from {store.path}, without a folder", flush=True)
@@ -148,7 +149,8 @@ def main(argv: list[str]) -> int:
     if asked.measure and not any(a.startswith("--rows") or (a.endswith(".py") and a[0] != "-") for a in rest):
         measure = find_measure(asked.measure)  # of runs, with flags of its own
         return evaluate(measure, read(measure.config, rest, __doc__))
-    if run := next((a for a in rest if not a.startswith("-") and Path(a).is_dir()), ""):
+    arguments, _ = split_flags(rest, {f.name: f.type for f in fields(TableConfig)})
+    if run := next((a for a in arguments if Path(a).is_dir()), ""):
         raise UserError(f"{run} is a folder: of runs give --measure=NAME, or python eval_diversity.py {run}")
     c = read(TableConfig, argv, __doc__)
     if not c.rows:

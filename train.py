@@ -110,7 +110,8 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
         from data.tokenizers import tokenizer_name
 
         asked = vars(config) | {"tokenizer": tokenizer_name(config.tokenizer)}  # a file's, by its content
-        other = difference(Run(out, "last").record, asked, but=RESUMABLE | {"dtype", "name"})
+        but = RESUMABLE | {"dtype", "name"} | ({"dataset", "tokenizer"} if config.data else set())
+        other = difference(Run(out, "last").record, asked, but)
         what = f"a run with another {other}" if other else "this run"
         raise UserError(f"{out} holds {what}: --resume {out} goes on with it, --out_dir=... starts another")
 

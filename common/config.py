@@ -214,8 +214,9 @@ def read_run(folder: Path, kinds: Mapping[str, Any]) -> dict[str, Any]:
     with reading(last / "config.json"):
         config = json.loads((last / "config.json").read_bytes())
         known = {key: value for key, value in config.items() if key in kinds}
-        if "data" in known:  # the prepared folder, unless it is gone: then it is prepared again
-            known["data"] = str(WORK / known["data"]) if (WORK / known["data"]).is_dir() else ""
+        if data := known.get("data"):  # the folder; a standard one that is gone is prepared again
+            gone = Path(data).parts[0] == "data" and not (WORK / data).is_dir()
+            known["data"] = "" if gone else str(WORK / data)
         if "-" in known["tokenizer"]:  # of a file, whose content names it
             known["tokenizer"] = str(last / "tokenizer.json")
         return checked(known, kinds) | {"out_dir": str(folder)}
@@ -288,7 +289,7 @@ def cli(main: Callable[[list[str]], int]) -> None:
     """Runs a program's main(argv), and ends the process with its exit code.
 
     A user's mistake, a package that is missing or too little memory is one line on stderr and exit code 2;
-    TRACEBACK=1 shows where. Any other error has its traceback. A folder that another process writes is 75.
+    TRACEBACK=1 shows where. Any other error has its traceback.
     Ctrl-C is 130, SIGTERM 143: what was begun is cleaned up. A reader that has gone (`| head`) is 141, as of
     any Unix program.
     """

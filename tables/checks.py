@@ -9,6 +9,7 @@ from common.errors import UserError, checking
 from data.open import folder_of, found_path, measure_of
 from data.tokens import TokenFile, open_tokens
 from model import trunk_on_meta
+from tables.jobs import data_of
 from tables.measure import NamedRun
 from tables.names import REFERENCES, check_apart
 
@@ -38,7 +39,7 @@ def check_comparable(runs: Sequence[NamedRun], any_order: bool = False) -> None:
 
 def check_planned(configs: Sequence[dict[str, Any]], any_order: bool = False) -> None:
     """`check_comparable` of runs that are yet to be trained. Their token files are known by their folder."""
-    where = [folder_of(c["dataset"], c["tokenizer"], c["source"]) for c in configs]
+    where = [data_of(c) or folder_of(c["dataset"], c["tokenizer"], c["source"]) for c in configs]
     check_together([(Path(c["out_dir"]), c, at) for c, at in zip(configs, where)], any_order)
 
 

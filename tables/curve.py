@@ -49,7 +49,8 @@ class CurveSession(Session):
         c = subject.ckpt.record
         with checking():  # of a run of today's heads
             sparse = self.part and named_head(c["head"], c["vocab_size"], c["head_args"]).sparse
-        return {"curve": evaluations(subject.ckpt.path.parent, self.part, sparse)}
+        found = evaluations(subject.ckpt.path.parent, self.part, sparse)
+        return {"curve": found} if found else {"problem": "no evaluations are in a log.jsonl beside it"}
 
 
 class CurveMeasure(Measure):

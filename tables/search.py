@@ -117,6 +117,8 @@ def trials_store(c: TableConfig, store: Store) -> Store:
     """Where a table's best points are: `tuning`, its own store or, as long as that has no search, the
     repository's results/NAME.jsonl: so a row is repeated elsewhere at the point of the table there."""
     if c.tuning:
+        if not Path(c.tuning).is_file():
+            raise UserError(f"tuning: there is no file {c.tuning}")
         return Store(Path(c.tuning))
     committed = Store(CODE / "results" / f"{c.name}.jsonl")
     return store if store.rows(NAME) or not committed.rows(NAME) else committed

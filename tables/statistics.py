@@ -29,8 +29,9 @@ def estimate(pairs: Sequence[float], *errors: tuple[float, int]) -> Estimate:
     Student's t with the degrees of freedom of Welch and Satterthwaite; nan for fewer than two pairs.
     Source: Satterthwaite 1946.
     """
-    n, mean = len(pairs), statistics.fmean(pairs)
-    if n < 2 or not all(map(math.isfinite, pairs)):
+    n, finite = len(pairs), all(map(math.isfinite, pairs))
+    mean = statistics.fmean(pairs) if finite else sum(pairs) / n  # fmean has no answer to inf beside -inf
+    if n < 2 or not finite:
         return Estimate(mean, math.nan, math.nan)
     parts = [(statistics.variance(pairs) / n, n - 1), *((error**2, freedom) for error, freedom in errors)]
     variance = sum(part for part, _ in parts)

@@ -48,8 +48,8 @@ def train_all(
                 job = waiting.pop(0)
                 print(f"{job.name} ({len(jobs) - len(waiting)} of {len(jobs)} to do)", flush=True)
                 resume = ["--resume"] if state(job)[0] == "begun" else []
-                command = [sys.executable, str(CODE / "train.py"), *job.arguments, *resume]
-                running.append((job, start([*command, "--log_interval=50"], environment)))
+                command = [sys.executable, str(CODE / "train.py"), "--log_interval=50", *job.arguments]
+                running.append((job, start([*command, *resume], environment)))
 
             # At a signal they save, then end
             if signals and not stopping:

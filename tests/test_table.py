@@ -18,6 +18,7 @@ from common.config import read
 from config.defaults import TrainConfig
 from data.open import prepared
 from tables import curve, figures, workers
+from tables.checks import check_planned
 from tables.curve import CurveMeasure
 from tables.jobs import Job, jobs_of
 from tables.measure import open_runs, unchanged
@@ -85,12 +86,25 @@ def test_what_makes_another_training(flags, recorded, says):
 
 @pytest.mark.parametrize("flags, text", [([], "standard"), (["--data=mine"], "mine")])
 def test_a_run_is_compared_with_the_text_it_is_trained_on(flags, text, monkeypatch):
-    made = {name: {"splits": {"train": {"sha256": name}}} for name in ("standard", "mine")}
+    made = {
+        name: {"splits": {"train": {"sha256": name}}, "corpus": "grammar", "tokenizer": "words"}
+        for name in ("standard", "mine")
+    }
     monkeypatch.setattr("tables.jobs.folder_of", lambda *_: Path("standard"))
     monkeypatch.setattr("tables.jobs.read_made", lambda path: made[str(path)])
     job = Job(Path("out"), ("config/baseline.py", "config/tiny.py", *flags))
-    assert job.differs(job.wanted | {"data_sha256": text}) == ""
-    assert job.differs(job.wanted | {"data_sha256": "another"})
+    of = {"dataset": "grammar", "tokenizer": "words"} if flags else {}  # of --data they are the folder's
+    record = vars(read(TrainConfig, list(job.arguments))) | of
+    assert job.differs(record | {"data_sha256": text}) == ""
+    assert job.differs(record | {"data_sha256": "another"})
+
+
+def test_texts_of_two_folders_are_no_table(token_folder, tmp_path):
+    jobs = [Job(Path(name), ("config/baseline.py", f"--data={name}")) for name in ("a", "b")]
+    made = [job.wanted | {"data": str(folder)} for job, folder in zip(jobs, (token_folder, tmp_path))]
+    check_planned([made[0], made[0]])
+    with pytest.raises(ValueError, match="token files"):
+        check_planned(made)
 
 
 def test_a_run_knows_its_row_and_whether_it_is_unchanged(trained):
@@ -202,6 +216,7 @@ def test_a_golden_table(whole, token_folder, tmp_path, capsys, monkeypatch):
         ("block_size", dict(rows=["baseline", "smooth_gpt --block_size=48"])),
         ("--seed", dict(rows=["baseline --seed=5"])),
         ("{nosuch}", dict(rows=["baseline --teacher={nosuch}"])),
+        ("twice", dict(seeds=[1, 1])),
     ):
         with pytest.raises(ValueError, match=key):
             make(**ask | change)
@@ -231,9 +246,10 @@ def test_a_golden_table(whole, token_folder, tmp_path, capsys, monkeypatch):
 
     # One that diverges is a row, whether the others' folders are there or not
     diverging = "smooth_gpt --learning_rate=1e25 --grad_clip=0"
+    heir = "sigmoid --init_from={runs}/smooth_gpt-{overlay}-{seed}/last"
     for _ in range(2):
-        assert make(**ask | dict(rows=[*GOLDEN, diverging], seeds=[1])) == 1
-        assert trained[6:] == ["smooth_gpt-mini-1"]
+        assert make(**ask | dict(rows=[*GOLDEN, diverging, heir], seeds=[1])) == 1
+        assert trained[6:] == ["smooth_gpt-mini-1"] and "diverged" in rows()["sigmoid-mini-1"]["problem"]
         bad = rows()["smooth_gpt-mini-1"]
         assert "problem" in bad and bad["settings"] == first["settings"]
         assert "smooth_gpt-mini-1" in Path("results/mini.md").read_text().split("could not")[0]
@@ -340,7 +356,7 @@ def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, 
 
     def popen(command, env, stdin):
         environments.append(env)
-        return real([sys.executable, "-c", code, command[2]], env=env, stdin=stdin)
+        return real([sys.executable, "-c", code, command[3]], env=env, stdin=stdin)
 
     def send():
         while not all(run.out.with_suffix(".begun").exists() for run in runs[:jobs]):
