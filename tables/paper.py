@@ -70,6 +70,7 @@ class PaperConfig(SampledConfig):
 
 class PaperSession(SampledSession):
     c: PaperConfig
+    kind = ".paper"
 
     def __init__(self, c: PaperConfig):
         super().__init__(c, "train")

@@ -18,7 +18,7 @@ import pandas as pd
 
 from common.device import choose_dtype, get_device, get_dtype
 from common.errors import UserError, checking
-from common.files import replacing
+from common.files import beside, replacing
 from common.log import progress_bar
 from data.open import tokenizer_of
 from data.tokens import open_tokens
@@ -47,10 +47,11 @@ NOT_MEASURED = {"compression", "steps", "train_tokens", "teacher_tokens"}  # kno
 
 
 class SampledSession(Session):
-    """Runs of one text, and the texts of each row, which are kept in OUT.samples."""
+    """Runs of one text, and the texts of each row, which are kept in OUT.samples, or OUT.KIND.samples."""
 
     c: SampledConfig
     data: Data
+    kind = ""
     reference_names = REFERENCES
 
     def __init__(self, c: SampledConfig, split: str):
@@ -102,13 +103,16 @@ class SampledSession(Session):
         """Whether a kept row has as many texts as are to be kept."""
         if "problem" in row or not self.c.out:
             return True
-        file, texts = samples_file(Path(self.c.out), row["name"]), self.c.texts
+        file, texts = self.samples_file(row["name"]), self.c.texts
         return file.is_file() and file.read_bytes().count(b"\n") >= min(self.c.texts_kept or texts, texts)
+
+    def samples_file(self, name: str) -> Path:
+        return samples_file(beside(Path(self.c.out), self.kind), name)
 
     def keep_texts(self, name: str, texts: list[str]) -> None:
         if not self.c.out:
             return
-        with replacing(samples_file(Path(self.c.out), name)) as file:
+        with replacing(self.samples_file(name)) as file:
             for text in texts[: self.c.texts_kept or None]:
                 file.write((json.dumps(text, ensure_ascii=False) + "\n").encode())
 

@@ -323,12 +323,12 @@ def test_the_papers_protocol(trained, sig, token_folder, tmp_path, monkeypatch):
     said = dict(loops=10, prompt_tokens=16, temperature=0.8, top_k=200)
     assert said.items() <= r["settings"].items()
     want = [tokenizer.decode(p + new) for p, new in seen[:20]]  # the prompt is scored along
-    assert samples(out, "baseline") == want
+    assert samples(tmp_path / "paper.paper", "baseline") == want
     train = open_tokens(token_folder / "train.bin").ids.astype(np.int64)
     places = held_out_prompts(train, 20, 16, 20, seed=1337)
     assert [p for p, _ in seen] == places.prompt.tolist() * 2  # training text, the same for each row
     human = np.concatenate((places.prompt, places.human), 1).tolist()
-    assert samples(out, "human") == [tokenizer.decode(row) for row in human]
+    assert samples(tmp_path / "paper.paper", "human") == [tokenizer.decode(row) for row in human]
     loops = [text_metrics(want[i::10]) for i in range(10)]
     assert {k: r[k] for k in loops[0]} == {k: pytest.approx(np.mean([v[k] for v in loops])) for k in loops[0]}
     bleu = [v["self_bleu"] for v in loops]
