@@ -106,9 +106,10 @@ def folded(rows: list[Row]) -> list[Row]:
     for measure in dict.fromkeys(row["measure"] for row in rows):
         common: Row = {}
         its = [row for row in rows if row["measure"] == measure]
-        for key in ONCE if len(its) > 1 else ():
-            if all(key in row for row in its):
-                common[key], _ = Counter(row[key] for row in its).most_common(1)[0]
+        for key in ONCE:
+            values = Counter(row[key] for row in its if key in row)
+            if values.total() > 1:
+                common[key] = values.most_common(1)[0][0]
         for key in SHARED:
             parts = [row[key] for row in its if key in row]
             for name in parts[0] if len(parts) > 1 else ():
@@ -128,8 +129,9 @@ def folded(rows: list[Row]) -> list[Row]:
             for key, part in common.items()
             if key in SHARED and key in row
         }
-        line = row | differs | named
-        lines.append({k: v for k, v in line.items() if k not in ONCE or k not in common or v != common[k]})
+        once = {key: row.get(key) for key in ONCE if key in common}  # None: not even what is said once
+        same = {key for key, value in once.items() if value == common[key]}
+        lines.append({k: v for k, v in (row | differs | once | named).items() if k not in same})
     return [*commons.values(), *lines]
 
 
@@ -139,8 +141,9 @@ def unfolded(lines: list[Row]) -> Iterator[Row]:
     for row in lines:
         if "measure" in row:
             common = commons[row.pop("common")] if "common" in row else {}
-            once = {key: common[key] for key in ONCE if key in common}
-            yield once | row | {key: common.get(key, {}) | row[key] for key in SHARED if key in row}
+            once = {key: row.get(key, common[key]) for key in ONCE if key in common}
+            row = {k: v for k, v in (row | once).items() if k not in once or v is not None}
+            yield row | {key: common.get(key, {}) | row[key] for key in SHARED if key in row}
 
 
 def _dumps(value: Any) -> str:
