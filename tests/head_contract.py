@@ -388,7 +388,7 @@ def assert_equal(ours: list[Tensor], plain: list[Tensor], error: float = 1e-6) -
         assert (x - y).norm() <= error * y.norm()
 
 
-@pytest.mark.parametrize("dtype, error", [(torch.float32, 1e-6), (torch.float64, 1e-12)], ids=["32", "64"])
+@pytest.mark.parametrize("dtype, error", [(torch.float32, 3e-6), (torch.float64, 1e-12)], ids=["32", "64"])
 def test_linear_loss_equals_materialised_logits(name, dtype, error):
     """In each reduction: the loss and its gradients; and the distribution."""
     tensors, ids = inputs(4, 5, dtype=dtype)

@@ -345,8 +345,8 @@ def test_a_reader_of_a_prepared_folder_writes_nothing(novel, monkeypatch):
     assert folder.stat().st_mtime_ns == before
 
 
-def test_a_training_takes_any_prepared_folder(novel, tmp_path, monkeypatch):
-    """In place of its configuration's dataset, tokenizer and source; and goes on in it."""
+def test_a_training_takes_any_prepared_folder(novel, tmp_path):
+    """In place of its configuration's dataset, tokenizer and source; and goes on in it, wherever it is now."""
     folder, out = shutil.copytree(novel[1], tmp_path / "elsewhere"), tmp_path / "run"
     own = dict(data=str(folder), dataset="wikitext103", tokenizer="gpt2", lr_decay_steps=6)
     config = TrainConfig(**TINY | own | dict(name="run", out_dir=str(out)))
@@ -356,7 +356,7 @@ def test_a_training_takes_any_prepared_folder(novel, tmp_path, monkeypatch):
         assert (c.dataset, c.tokenizer, c.data) == ("text", "bpe300", str(folder))
         assert train.main(["--resume", str(out), "--max_steps=7"]) == 0
         folder.rename(tmp_path / "moved")
-        asked = []
-        monkeypatch.setattr("training.text.prepared", lambda *a: asked.append(a) or novel[1])
-        assert train.main(["--resume", str(out), "--max_steps=8"]) == 0
-    assert asked == [("text", "bpe300", "")] and Run(out, "last").progress.step == 8
+        with pytest.raises(UserError, match="elsewhere"):
+            train.main(["--resume", str(out), "--max_steps=8"])
+        assert train.main(["--resume", str(out), "--max_steps=8", f"--data={tmp_path / 'moved'}"]) == 0
+    assert Run(out, "last").progress.step == 8
