@@ -346,7 +346,7 @@ def test_a_reader_of_a_prepared_folder_writes_nothing(novel, monkeypatch):
 
 
 def test_a_training_takes_any_prepared_folder(novel, tmp_path):
-    """In place of its configuration's dataset, tokenizer and source; and goes on in it, wherever it is now."""
+    """In place of its configuration's dataset, tokenizer and source; and goes on where it is now."""
     folder, out = shutil.copytree(novel[1], tmp_path / "elsewhere"), tmp_path / "run"
     own = dict(data=str(folder), dataset="wikitext103", tokenizer="gpt2", lr_decay_steps=6)
     config = TrainConfig(**TINY | own | dict(name="run", out_dir=str(out)))
