@@ -75,7 +75,7 @@ def table(c: TableConfig, store: Store) -> int:
 
     # Measuring
     left = [(job, *state(job, kept)) for job in jobs]
-    lost = without_source(jobs, kept)
+    lost = without_source(left)
     diverged = [{"name": job.name, **job.fields, **lost[job.out]} for job in jobs if job.out in lost]
     at = [f"{job.name}={find_checkpoint(job.out, 'last')}" for job, what, _ in left if what == "trained"]
     if alone := sum(what == "kept" for _, what, _ in left):

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -160,10 +159,6 @@ def jobs_of(c: TableConfig, points: Mapping[str, Sequence[str]] = {}) -> list[Jo
         for row in c.rows:
             jobs.append(Job.make(c, row, seed, first, points.get(name_of(row), ())))
             first = first or jobs[-1]
-    if twice := [name for name, count in Counter(job.name for job in jobs).items() if count > 1]:
-        raise UserError(
-            f"{twice[0]} is there twice: name each seed once, and rows of one config file by --config=FILE"
-        )
     check_apart(job.name for job in jobs)
     for job in jobs:
         job.wanted
@@ -172,22 +167,22 @@ def jobs_of(c: TableConfig, points: Mapping[str, Sequence[str]] = {}) -> list[Jo
 
 def to_train(jobs: Sequence[Job], rows: Mapping[str, Row]) -> list[Job]:
     """The jobs of which nothing whole is left, and the kept ones whose folder these need."""
-    states, lost = [state(job, rows)[0] for job in jobs], without_source(jobs, rows)
-    todo = [job for job, left in zip(jobs, states) if left in ("new", "begun") and job.out not in lost]
-    kept = [job for job, left in zip(jobs, states) if left == "kept"]
+    left = [(job, *state(job, rows)) for job in jobs]
+    lost = without_source(left)
+    todo = [job for job, what, _ in left if what in ("new", "begun") and job.out not in lost]
+    kept = [job for job, what, _ in left if what == "kept"]
     while needed := [k for k in kept if k not in todo and any(k.out in job.sources for job in todo)]:
         todo += needed
     return [job for job in jobs if job in todo]
 
 
-def without_source(jobs: Sequence[Job], rows: Mapping[str, Row]) -> dict[Path, Row]:
-    """What a row says of each job that diverged, or that needs a run which did."""
+def without_source(left: Sequence[tuple[Job, State, Row]]) -> dict[Path, Row]:
+    """What a row says of each job that diverged, or that needs a run which did. `left`: each job's `state`."""
     lost: dict[Path, Row] = {}
-    for job in jobs:  # a source stands before what needs it
-        left, row = state(job, rows)
-        if left == "diverged":
+    for job, what, row in left:  # a source stands before what needs it
+        if what == "diverged":
             lost[job.out] = row
-        elif left in ("new", "begun") and (needs := sorted(path.name for path in job.sources & lost.keys())):
+        elif what in ("new", "begun") and (needs := sorted(path.name for path in job.sources & lost.keys())):
             problem = f"the training of {needs[0]} diverged"
             lost[job.out] = {"training": training_of(job.wanted), "problem": problem}
     return lost
@@ -229,8 +224,8 @@ def weights_of(run: str, rows: Mapping[str, Row]) -> str | None:
         return Run(run).weights_sha256 if run else None
     except (OSError, UserError):
         row = rows.get(run_folder(run).name, {})
-        same = Path(row.get("checkpoint", "")).name == (Path(run).name if run.endswith("/last") else "best")
-        return row.get("weights_sha256") if same else None
+        which = ["last" if Path(path).name == "last" else "best" for path in (row.get("checkpoint", ""), run)]
+        return row.get("weights_sha256") if which[0] == which[1] else None
 
 
 def data_of(config: dict[str, Any], folder: str = "") -> str | None:

@@ -37,6 +37,7 @@ def check_apart(names: Iterable[str]) -> None:
         key = file_stem(name).casefold()
         if key in seen:
             raise UserError(
-                f"two rows, {seen[key]!r} and {name!r}, would share a file: name one, as in other=RUN"
+                f"two rows, {seen[key]!r} and {name!r}, would share a file: name one, as in other=RUN; "
+                "of a table each seed once, and rows of one config file by --config=FILE"
             )
         seen[key] = name

@@ -220,7 +220,7 @@ def test_a_golden_table(whole, token_folder, tmp_path, capsys, monkeypatch):
         ("block_size", dict(rows=["baseline", "smooth_gpt --block_size=48"])),
         ("--seed", dict(rows=["baseline --seed=5"])),
         ("{nosuch}", dict(rows=["baseline --teacher={nosuch}"])),
-        ("twice", dict(seeds=[1, 1])),
+        ("share a file", dict(seeds=[1, 1])),
     ):
         with pytest.raises(ValueError, match=key):
             make(**ask | change)

@@ -141,9 +141,9 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
         past_key_values     of the tokens before; made if `use_cache`, except by masked diffusion, which has
                             none. transformers 5.24 calls it `cache`
         labels              (B, T), -100 where there is none. In train() `loss` is the mean, over those after
-                            the first, of what the run's training minimised, and there are no logits. In
-                            eval() it is the mean of -log p; of a head with exact zeros that of
-                            -log((p + EPSILON) / (1 + V EPSILON)), which is finite: log PPL_eps
+                            the first, of what the run's training minimised (sampled_softmax: with all
+                            tokens), and there are no logits. In eval() it is the mean of -log p; of a head
+                            with exact zeros that of -log((p + EPSILON) / (1 + V EPSILON)): log PPL_eps
         logits_to_keep      how many of the last positions have logits, or which; 0: all
         num_items_in_batch  what the sum of the loss is divided by, as Trainer asks for
 
