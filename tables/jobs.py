@@ -177,7 +177,7 @@ def to_train(jobs: Sequence[Job], rows: Mapping[str, Row]) -> list[Job]:
 
 
 def without_source(left: Sequence[tuple[Job, State, Row]]) -> dict[Path, Row]:
-    """What a row says of each job that diverged, or that needs a run which did. `left`: each job's `state`."""
+    """What a row says of each job that diverged, or needs a run that did. `left`: each job's `state`."""
     lost: dict[Path, Row] = {}
     for job, what, row in left:  # a source stands before what needs it
         if what == "diverged":
